@@ -52,6 +52,8 @@ class BenchmarkJob(NamedTuple):
     written: dict[str, Any]
     kind: str
     accelerator: Accelerator
+    source: str = ""
+    """The text of its file; empty for a built-in one."""
 
 
 class ProfileVariant(NamedTuple):
@@ -67,13 +69,15 @@ def read_base_job(given: str, steps: int | None) -> BenchmarkJob:
     Raises:
         UsageError: ``given`` is neither a file nor a workload, or the file is invalid.
     """
+    source = b""
     if given in SMALL:
         path, written = Path(f"{given}.yaml"), {**COMMON, "workload": {"kind": given, **SMALL[given]}}
     elif "/" not in given and "." not in given and not Path(given).exists():
         hint = suggest_choice(given, tuple(SMALL))
         raise UsageError(f"{quoted(given)} is neither a job file nor a workload{hint}")
     else:
-        path, written = Path(given), _written(Path(given))
+        path, source = Path(given), read_source(Path(given))
+        written = written_fields(source, path)
     if steps is not None:
         _shorten(written["workload"], steps)
     job = parse_job(json.dumps(written).encode(), path)
@@ -81,7 +85,8 @@ def read_base_job(given: str, steps: int | None) -> BenchmarkJob:
         raise UsageError(f"{path}: has a {section}; what is measured is one job, so leave it out")
     wants_gpu: Accelerator = "cuda" if job.resources.gpus else "cpu"
     accelerator = wants_gpu if job.accelerator == "auto" else job.accelerator
-    return BenchmarkJob(path.stem, str(path), written, job.workload.kind, accelerator)
+    text = source.decode("utf-8-sig")
+    return BenchmarkJob(path.stem, str(path), written, job.workload.kind, accelerator, text)
 
 
 def render_job_file(base: BenchmarkJob, arm: ProfileVariant) -> bytes:
@@ -179,9 +184,12 @@ def _said(name: str, accelerator: Accelerator) -> Mapping[str, ProfileSetting]:
     return load_profile(accelerator if name == AUTO else name, profiles_dir(), accelerator)
 
 
-def _written(path: Path) -> dict[str, Any]:
-    """Return the fields of a valid job file."""
-    raw = read_source(path)
+def written_fields(raw: bytes, path: Path) -> dict[str, Any]:
+    """Return the fields of a job file as they are written.
+
+    Raises:
+        FileError: it is invalid.
+    """
     parse_job(raw, path)
     tree, _ = parse_mapping(raw, path)
     written: dict[str, Any] = {key: yaml.to_plain(node) for key, node in tree.entries.items()}

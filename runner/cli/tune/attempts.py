@@ -11,8 +11,10 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from runner.base.errors import RunnerError
+from runner.base.units import parse_duration
 from runner.cli.console import complain
 from runner.cli.placing import placed
+from runner.cli.run_follow import Interrupts
 from runner.cli.tune.candidates import job_fields
 from runner.cli.tune.search import ShortAttempt
 from runner.cli.wait import await_end
@@ -20,7 +22,7 @@ from runner.client.http import query_string, quote_path
 from runner.services.rollout.throughput import MetricsLine, parse_metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from runner.cli.bench.variants import BenchmarkJob
     from runner.cli.tune.search import Variations
@@ -37,6 +39,9 @@ UNSTEADY: Final = 0.25
 """The share of the first steps that is left out: caches fill, threads start."""
 
 MAX_REPORT_BYTES: Final = 16 * 1024 * 1024  # of one report; a program writes it, so it is untrusted
+LATER_S: Final = 60.0
+"""How much longer than this command an attempt may run, whose command was killed."""
+
 FIRST_LINES: Final = 200
 ONCE: Final = {"every": "1d", "every_steps": None, "milestone_every": None}
 """When an attempt saves: it ends before."""
@@ -51,7 +56,7 @@ class Meter:
     window_s: float
     until_s: float
     """The end of all measuring, of ``monotonic``."""
-    longest_s: float = float("inf")
+    longest_s: float
     """How long one attempt may take."""
     applied: frozenset[str] = frozenset()
     """Switches that the last attempt has applied, by its report."""
@@ -64,16 +69,20 @@ class Meter:
         """Run one attempt, and return its rate or the reason why it has none."""
         complain(f"{', '.join(each.title for each in settings) or 'as it is'}")
         began_s = monotonic()
-        text = json.dumps(attempt_fields(self.base, settings)).encode()
+        text = json.dumps(attempt_fields(self.base, settings, self.left_s() + LATER_S)).encode()
         place = placed(self.base.path, text)
-        job_id = self.client.submit(place, text, f"tune-{self.base.name}"[:60])["job"]["id"]
-        try:
-            while self.left_s() > 0 and not self.client.wait_for_start(job_id, LOOK_S)[0]:
-                pass  # for resources: that is no time of the attempt
-            seen, job = self._watch(job_id, min(monotonic() + self.longest_s, self.until_s))
-        except KeyboardInterrupt:
-            self.client.act(job_id, "cancel", {})
-            raise
+        with Interrupts() as interrupts:  # one that comes now waits until the job is known
+            job_id = self.client.submit(place, text, f"tune-{self.base.name}"[:60])["job"]["id"]
+            try:
+                with interrupts.allowed():
+                    while self.left_s() > 0 and not self.client.wait_for_start(job_id, LOOK_S)[0]:
+                        pass  # for resources: that is no time of the attempt
+                    seen, job = self._watch(job_id, min(monotonic() + self.longest_s, self.until_s))
+            except KeyboardInterrupt as stopped:
+                self.client.act(job_id, "cancel", {})
+                with interrupts.allowed():
+                    await_end(self.client, job_id, monotonic() + LATER_S)
+                raise KeyboardInterrupt(f"interrupted; {job_id} is cancelled") from stopped
         return self._examine(job, seen, monotonic() - began_s)
 
     def _watch(self, job_id: str, until_s: float) -> tuple[list[MetricsLine], JobDetail]:
@@ -103,11 +112,9 @@ class Meter:
             return ShortAttempt(None, took_s, why)
         rate = steps_per_s(parse_metrics(raw)) or steps_per_s(seen)
         if rate is None:
-            steps = max((each.step for each in seen), default=0)
-            why = f"{steps} steps in {took_s:.0f} s are too few for a rate"
-            return ShortAttempt(
-                None, took_s, why if job["attempt"] else f"waited for {took_s:.0f} s to start"
-            )
+            steps, took = max((each.step for each in seen), default=0), f"{took_s:.0f} s"
+            why = f"{steps} steps in {took} are too few for a rate; it reports none, or --for is too short"
+            return ShortAttempt(None, took_s, why if job["attempt"] else f"waited for {took} to start")
         if self.base.kind == "program":  # the batch of a built-in workload is the same in all attempts
             rate *= items_per_step(self._read(job, "status.json"))
         return ShortAttempt(rate, took_s, "", first_losses(raw))
@@ -127,8 +134,11 @@ class Meter:
         return b""
 
 
-def attempt_fields(base: BenchmarkJob, settings: Variations) -> dict[str, Any]:
-    """Return the job file of one attempt: it is tried once, saves nothing on its way and waits for no job."""
+def attempt_fields(base: BenchmarkJob, settings: Variations, limit_s: float) -> dict[str, Any]:
+    """Return the job file of one attempt: it is tried once, saves nothing on its way and waits for no job.
+
+    It ends after ``limit_s`` seconds, also if nobody cancels it.
+    """
     fields = job_fields(base, settings)
     queue = {
         key: value for key, value in fields.get("queue", {}).items() if key not in {"after", "not_before"}
@@ -136,10 +146,20 @@ def attempt_fields(base: BenchmarkJob, settings: Variations) -> dict[str, Any]:
     return {
         **{key: value for key, value in fields.items() if key != "track"},
         "queue": queue,
+        "resources": {
+            **(resources := fields.get("resources", {})),
+            "time_limit": _shorter(resources, limit_s),
+        },
         "retry": {**fields.get("retry", {}), "max_attempts": 1},
         "checkpoint": {**fields.get("checkpoint", {}), **ONCE},
         "stop_grace": "1s",  # nothing has to be saved
     }
+
+
+def _shorter(resources: Mapping[str, Any], limit_s: float) -> str:
+    """Return the shorter one of the job's time limit and another."""
+    own: str | None = resources.get("time_limit")
+    return own if own and parse_duration(own).total_seconds() < limit_s else f"{limit_s:.0f}s"
 
 
 def steps_per_s(reports: Sequence[MetricsLine]) -> float | None:

@@ -74,13 +74,14 @@ def tune(  # noqa: PLR0913  one per option
     from runner.cli.tune.attempts import Meter
     from runner.cli.tune.candidates import asked, offered
     from runner.cli.tune.search import Search
+    from runner.cli.tune.tuned_file import job_text
 
     base, until_s = read_base_job(what, None), monotonic() + budget
     wanted = asked(base, variables, arguments)
     target = _target(base, output)
     host = "on another machine" if remote_host(os.environ) else one_line(describe_machine())
     window_s = min(max(budget * WINDOW, WINDOW_S[0]), WINDOW_S[1])
-    meter = Meter(find_or_start(complain), base, window_s, until_s)
+    meter = Meter(find_or_start(complain), base, window_s, until_s, budget / 2)
     search = Search(meter.measure, meter.left_s)
     first = meter.measure(())
     if first.rate is None:
@@ -153,30 +154,6 @@ def told(search: Search, left_out: Mapping[str, str]) -> Iterator[str]:
         yield "nothing is kept: no setting that was decided is faster"
     else:
         yield "nothing is kept: there is no setting to try; --variable and --argument name others"
-
-
-def job_text(base: BenchmarkJob, search: Search, host: str) -> str:
-    """Return the job file with what was kept, each setting with its measurement beside it."""
-    from runner.cli.run_file import yaml_text
-    from runner.cli.tune.candidates import job_fields
-
-    fields = job_fields(base, search.kept)
-    kept = [row for row in search.rows if row.kept]
-    notes = {row.candidate.name: f"{row.ratio} x, was {row.candidate.title}" for row in kept}
-    heading = [
-        f"runner tune {Path(base.path).name}: {search.final} times as fast as before, all together",
-        host,
-        *(f"{each.title}: {row.ratio} x" for row in kept if (each := row.candidate).place == "command"),
-    ]
-    profile = yaml_text({"profile": fields.pop("profile")}).splitlines()
-    lines = [_noted(line, notes) for line in profile]
-    return yaml_text(fields, "\n".join(heading)) + "\n".join(lines) + "\n"
-
-
-def _noted(line: str, notes: Mapping[str, str]) -> str:
-    """Return a line of a profile with the measurement of its setting as a comment."""
-    note = notes.get(line.partition(":")[0].strip().strip('"'))
-    return line if note is None else f"{line}  # {note}"
 
 
 def _results(search: Search, left_out: Mapping[str, str], host: str) -> dict[str, Any]:

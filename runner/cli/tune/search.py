@@ -14,6 +14,8 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from runner.base.errors import Unavailable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -120,7 +122,11 @@ class Search:
     _attempt_s: float = 0.0
 
     def run(self, candidates: Iterable[Variation], attempt_s: float) -> None:
-        """Try all candidates; an attempt of the job as it is takes about so many seconds."""
+        """Try all candidates; an attempt of the job as it is takes about so many seconds.
+
+        Raises:
+            Unavailable: the job fails as it is, which ran before.
+        """
         self._attempt_s = attempt_s
         queue = sorted(self._screen(candidates), key=lambda each: -each.first)
         while queue:
@@ -148,6 +154,10 @@ class Search:
                 self.rows.append(TriedSetting(candidate, f"not tried: {TOO_LATE}", undecided=True))
                 continue
             before = plain if plain and plain.rate else self.measure(())
+            if before.rate is None and self.left_s() > 0:
+                raise Unavailable(
+                    f"as it is, the job ran before, and not again: {before.why}; nothing is kept"
+                )
             tried = self.measure((candidate,))
             plain = self.measure(())
             self._attempt_s = plain.took_s

@@ -115,9 +115,15 @@ def test_an_attempt_is_tried_once_saves_nothing_and_waits_for_nobody(tmp_path: P
         queue={"after": ["000001"], "priority_class": "batch"},
         track=["tensorboard"],
     )
-    fields = attempt_fields(base, (Variation("profile", "threads", 1, 2),))
+    fields = attempt_fields(base, (Variation("profile", "threads", 1, 2),), 90.0)
     assert fields["checkpoint"] == {"keep": 3, "every": "1d", "every_steps": None, "milestone_every": None}
     assert fields["retry"] == {"max_attempts": 1}
     assert fields["queue"] == {"priority_class": "batch"}
     assert "track" not in fields
     assert fields["profile"] == {"extends": "auto", "threads": 1}
+
+
+@pytest.mark.parametrize(("own", "limit"), [(None, "90s"), ("1h", "90s"), ("1m", "1m")])
+def test_an_attempt_that_nobody_cancels_ends_by_itself(tmp_path: Path, own: str | None, limit: str) -> None:
+    base = a_job(tmp_path, resources={"cpus": 2, "time_limit": own})
+    assert attempt_fields(base, (), 90.0)["resources"] == {"cpus": 2, "time_limit": limit}

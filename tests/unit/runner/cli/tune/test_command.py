@@ -1,7 +1,9 @@
 """``runner tune`` on a daemon whose jobs end at once, with rates that depend on their settings."""
 
 import json
+import os
 import re
+import signal
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -130,7 +132,9 @@ def test_a_job_without_steps_is_not_tuned(api: FakeApi, invoke: Invoke, file: Pa
     api.turns["wait"].append(lambda: next(iter(api.jobs.values())).update(ended()))
     result = invoke("tune", str(file))
     assert result.exit_code == 4
-    assert re.search("mine: 0 steps in [0-9]+ s are too few for a rate; nothing was tried", result.stderr)
+    assert re.search(
+        "mine: 0 steps in [0-9]+ s are too few for a rate; it reports none, or --for", result.stderr
+    )
 
 
 def test_too_little_time_is_refused_with_what_is_needed(api: FakeApi, invoke: Invoke, file: Path) -> None:
@@ -194,6 +198,22 @@ def test_a_job_that_never_starts_is_not_tuned(api: FakeApi, invoke: Invoke, file
     result = invoke("tune", str(file), "--for", "0.2s")
     assert re.search("mine: waited for [0-9]+ s to start; nothing was tried", result.stderr)
     assert {job["outcome"] for job in api.jobs.values()} == {"cancelled"}
+
+
+def test_an_interrupt_leaves_no_attempt(api: FakeApi, invoke: Invoke, file: Path) -> None:
+    api.turns["wait"].extend([lambda: None, lambda: os.kill(os.getpid(), signal.SIGINT)])
+    result = invoke("tune", str(file))
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (130, "interrupted; 000001 is cancelled")
+    assert [job["outcome"] for job in api.jobs.values()] == ["cancelled"]
+
+
+def test_an_interrupt_during_the_submission_waits_for_the_job(
+    api: FakeApi, invoke: Invoke, file: Path
+) -> None:
+    api.turns["submit"].append(lambda: os.kill(os.getpid(), signal.SIGINT))
+    result = invoke("tune", str(file))
+    assert result.exit_code == 130
+    assert [job["outcome"] for job in api.jobs.values()] == ["cancelled"]
 
 
 @pytest.mark.parametrize("name", ["mine.yaml", "sub/other.yaml"])

@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
+from runner.base.errors import Unavailable
 from runner.cli.tune.search import (
     MORE,
     PAIRS,
@@ -172,6 +173,18 @@ def test_what_fails_is_not_kept_whenever_it_fails(after: int) -> None:
     search.run([FAST], 10.0)
     assert search.kept == ()
     assert verdicts(search) == {"FAST: null -> 1": (False, "failed: out of memory")}
+
+
+def test_a_job_that_fails_as_it_is_is_not_tried_with_every_setting() -> None:
+    asked: list[Variations] = []
+
+    def measure(settings: Variations) -> ShortAttempt:
+        asked.append(settings)
+        return ShortAttempt(None, 10.0, "failed: mine is there already; runner logs 2")
+
+    with pytest.raises(Unavailable, match="ran before, and not again: failed: mine is there already;"):
+        Search(measure, lambda: 1000.0).run([FAST, SLOW, SAME], 10.0)
+    assert asked == [()]
 
 
 def test_less_work_is_no_gain() -> None:

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -149,12 +149,7 @@ class PretrainedReader(nn.Module):
                     f"{field} is {his.get(field)} there and workload.lora.{name} {getattr(ours, field)} here"
                 )
                 raise CheckpointInvalid(f"{fact}; make them equal")
-        if file.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            found = load_file(file)
-        else:
-            found = load(directory, file.name)
+        found = _adapter(file)
         return {
             "model." + re.sub(r"\.(lora_[A-Za-z_]+)\.", r".\1.default.", name): tensor
             for name, tensor in found.items()
@@ -248,6 +243,27 @@ def _look_for_packages(plan: PairClassifier) -> None:
         raise InvalidSpec(f"workload.pretrained: needs the packages {', '.join(missing)}{_INSTALL}")
 
 
+def _adapter(file: Path) -> Mapping[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if denied := _denied([file]):
+        raise CheckpointInvalid(denied)
+    try:
+        found: Mapping[str, Tensor] = (
+            load_file(file) if file.suffix == ".safetensors" else load(file.parent, file.name)
+        )
+    except (OSError, SafetensorError) as error:
+        raise CheckpointInvalid(f"{file.name} cannot be read: {_one_line(error)}") from error
+    return found
+
+
+def _denied(files: Iterable[Path]) -> str:
+    """Return that a file may not be read, for which safetensors says that it is not there."""
+    found = sorted(path.name for path in files if not os.access(path, os.R_OK))
+    return f"{found[0]}: this job, as uid {os.geteuid()}, may not read it; chmod a+r" if found else ""
+
+
 def _look_at(directory: Path) -> None:
     where = f"workload.pretrained: {directory}"
     if not directory.is_dir():
@@ -268,6 +284,8 @@ def _look_at(directory: Path) -> None:
             f"{where}: has no weights as *.safetensors (it holds {held}); save it with"
             " save_pretrained(safe_serialization=True), other files may run code"
         )
+    if denied := _denied(_files(directory)):
+        raise InvalidSpec(f"{where}/{denied}")
 
 
 def _load_tokenizer(directory: Path) -> "PreTrainedTokenizerBase":
@@ -413,11 +431,14 @@ def _thaw(model: nn.Module, pattern: str) -> None:
 def _digest(directory: Path) -> str:
     """Return the sha256 of the names and contents of all files on which the results depend."""
     whole = hashlib.sha256()
-    files = {path for pattern in _IDENTITY for path in directory.glob(pattern) if path.is_file()}
-    for path in sorted(files):
+    for path in sorted(_files(directory)):
         with path.open("rb") as stream:
             whole.update(f"{path.name}\0{hashlib.file_digest(stream, 'sha256').hexdigest()}\0".encode())
     return whole.hexdigest()
+
+
+def _files(directory: Path) -> set[Path]:
+    return {path for pattern in _IDENTITY for path in directory.glob(pattern) if path.is_file()}
 
 
 def _one_line(error: BaseException) -> str:

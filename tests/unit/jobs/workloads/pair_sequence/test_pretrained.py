@@ -1,6 +1,7 @@
 """A model from a directory of Hugging Face: read or refused, frozen but for its small changes."""
 
 import json
+import os
 import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch import nn
 from jobs.checkpoint.exported import export
 from jobs.checkpoint.initial import load_initial_weights
 from jobs.contract import Profile
+from jobs.contract.plans.base import Export
 from jobs.contract.plans.pair_classifier import PairClassifier
 from jobs.training.failures import InvalidSpec
 from jobs.training.switches import Switches
@@ -104,6 +106,11 @@ def test_an_adapter_of_peft_is_where_a_training_begins(molecules: Path, llama: P
     torch.save(load_file(his / "adapter_model.safetensors"), his / "adapter_model.bin")
     (his / "adapter_model.safetensors").unlink()
     load_initial_weights(his, "his", second.model)
+    torch.save({}, his / "adapter_model.bin")
+    (his / "adapter_model.safetensors").write_bytes(b"cut")
+    with pytest.raises(InvalidSpec, match=r"adapter_model\.safetensors cannot be read: SafetensorError: "):
+        load_initial_weights(his, "his", second.model)
+    (his / "adapter_model.safetensors").unlink()
     (his / "adapter_model.bin").unlink()
     with pytest.raises(InvalidSpec, match=r"has none of adapter_model.safetensors and adapter_model.bin"):
         load_initial_weights(his, "his", second.model)
@@ -352,6 +359,23 @@ def test_a_field_that_does_not_fit_the_model_is_refused(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InvalidSpec, match=complaint):
         make(molecules, llama, fields)
+
+
+def test_weights_that_a_job_may_not_read_are_told(
+    molecules: Path, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``save_pretrained`` writes weights that only their owner reads, and a job of root is another user."""
+    whole, _ = make(molecules, llama, LORA)
+    export(Export(format="peft"), whole, whole.model.state_dict(), tmp_path)
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path).suffix != ".safetensors")
+    with pytest.raises(
+        InvalidSpec, match=r"llama/model\.safetensors: this job, as uid \d+, may not read it; ch"
+    ):
+        make(molecules, llama, LORA)
+    with pytest.raises(
+        InvalidSpec, match=r"adapter_model\.safetensors: this job, as uid \d+, may not read it"
+    ):
+        load_initial_weights(tmp_path / "export", "his", whole.model)
 
 
 def test_a_directory_that_is_none_is_refused(molecules: Path, tmp_path: Path) -> None:

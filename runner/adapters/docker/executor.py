@@ -68,6 +68,10 @@ ENDED: Final = frozenset({"exited", "dead"})
 INIT_POLL_S: Final = 0.02
 """How often a container that has just been started is asked whether its init listens."""
 
+INIT_FAILED, INIT_SAYS, NO_SHELL = 1, "[FATAL tini", 126
+"""Exit code of an init that cannot start the shell for a reason that it does not know, the beginning of what
+it says, and the exit code that means as much."""
+
 LABEL_CUDA: Final = "runner.cuda"
 """The label of our images with the CUDA of their torch."""
 
@@ -96,7 +100,7 @@ _BAD_TARGET: Final = re.compile(
 
 _ALWAYS_MOUNTED: Final = (
     *("/dev", "/dev/pts", "/dev/shm", "/dev/mqueue", "/proc", "/sys", "/sys/fs/cgroup"),  # noqa: S108
-    *("/etc/hosts", "/etc/hostname", "/etc/resolv.conf"),
+    *("/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/sbin/docker-init"),
 )
 """Places in every container, beside those of the request."""
 
@@ -429,9 +433,12 @@ class DockerExecutor:
         end = end_observation(key, inspected, self.settings.hardening.boot_id, _boot_time_s())
         if not end.oom_seen and self._memory_kills.kills(container):  # the engine misses up to one in twenty
             end = replace(end, oom_seen=True)
-        if end.oom_seen or end.error or end.exit_code not in SHELL_FAILED:
+        if end.oom_seen or end.error or end.exit_code not in {INIT_FAILED, *SHELL_FAILED}:
             return end
-        return replace(end, error=self._last_output(container))
+        said = self._last_output(container)
+        if said.startswith(INIT_SAYS):
+            return replace(end, exit_code=NO_SHELL, error=said)
+        return end if end.exit_code == INIT_FAILED else replace(end, error=said)
 
     def _watch_memory(self, container: str) -> None:
         """Count the kills for memory in a container that runs."""

@@ -89,7 +89,9 @@ def explain_start(
     """Return the reason why a program does not start, and the line that works; empty if that is not known."""
     last = b"\n".join(log.splitlines()[-LAST_LINES:])
     if _NO_SHELL.search(last):
-        return "the image has no /bin/sh that can be run, which every job is started with"
+        other = b"format error" in last
+        why = "is of another architecture" if other else "has no /bin/sh that can be run"
+        return f"the image {why}; every job is started with its /bin/sh"
     if match := _NO_LIBRARY.search(last):
         program, library = (one_line(each.decode(errors="replace")) for each in match.groups())
         place = "in the image" if in_container else "on this machine"

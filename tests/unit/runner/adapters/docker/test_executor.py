@@ -196,9 +196,10 @@ class ListedAsEnded:
     def inspect_container(self, container: str) -> dict[str, Any]:
         return self.odd() if container == "c1" else _inspected(0)
 
-    @staticmethod
-    def logs(_container: str, **_: object) -> bytes:
-        return b""
+    output = b""
+
+    def logs(self, _container: str, **_: object) -> bytes:
+        return self.output
 
 
 def _raise(error: Exception) -> dict[str, Any]:
@@ -217,6 +218,24 @@ def test_a_container_that_was_started_again_since_it_was_listed_has_not_ended(
     running["State"]["Status"] = "running"
     first, second = _observed(monkeypatch, lambda: running)
     assert (first, type(second)) == (Alive(KEY), Gone)
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "seen"),
+    [
+        (1, "[FATAL tini (7)] exec /bin/sh failed: Exec format error", 126),
+        (1, "[FATAL tini (7)] exec /bin/sh failed: Too many levels of symbolic links", 126),
+        (127, "[FATAL tini (7)] exec /bin/sh failed: No such file or directory", 126),
+        (1, "oom_kill 0", 1),
+    ],
+)
+def test_an_image_whose_shell_cannot_be_started_is_told_whatever_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, code: int, said: str, seen: int
+) -> None:
+    monkeypatch.setattr(ListedAsEnded, "output", f"{said}\n".encode())
+    first, _ = _observed(monkeypatch, lambda: _inspected(code))
+    assert isinstance(first, Gone)
+    assert (first.exit_code, first.error) == (seen, said if seen == 126 else "")
 
 
 @pytest.mark.parametrize(
@@ -505,6 +524,7 @@ OF_IMAGE = (
         " directory: Are you trying to mount a directory onto a file (or vice-versa)?"
     ),
     f"{SHIM}: crun: mount `/s` to `job`: Not a directory: unknown",
+    f'{RUNC}: error mounting "/usr/bin/docker-init" to rootfs at "/sbin/docker-init": not a directory',
     f"{SHIM}: crun: open `dev/shm`: Too many levels of symbolic links: unknown",
 )
 """The same about an image that has something else where a container has a directory or a file."""

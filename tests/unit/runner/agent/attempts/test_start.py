@@ -59,6 +59,7 @@ IN_CODE: Final = ("train.sh", "train.py", "scripts/go.sh", "t.sh")
             "[FATAL tini (7)] exec /bin/sh failed: No such file or directory",
             "the image has no /bin/sh",
         ),
+        (("x",), "[FATAL tini (7)] exec /bin/sh failed: Exec format error", "is of another architecture"),
         (
             ("./train",),
             "./train: error while loading shared libraries: libnccl.so.2: cannot open shared object file",

@@ -77,7 +77,7 @@ def read_specifications(directories: Iterable[str]) -> tuple[dict[str, tuple[Any
                     if content.get("kind") == KIND:
                         common = content.get("containerEdits") or {}
                         found.update({str(each["name"]): (each, common) for each in content["devices"]})
-                except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+                except (OSError, ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
                     unreadable.append(f"{path} ({type(error).__name__})")
     return found, unreadable
 
@@ -126,6 +126,8 @@ def apply(edits: Any, config: Any) -> None:  # noqa: ANN401 - as they are in fil
     for node in edits.get("deviceNodes") or ():
         config["mounts"].append(_mount(node["path"], node.get("hostPath") or node["path"], NODE))
     for mount in edits.get("mounts") or ():
+        if mount.get("type") not in {None, "", "none", "bind"}:
+            raise SystemExit(f"the CDI specification has a mount of {mount['type']}, which is not understood")
         for source, target in _names(mount["hostPath"], mount["containerPath"]):
             shown = _place(Path(config["root"]["path"]), target)
             config["mounts"].append(_mount(shown, source, FILE))

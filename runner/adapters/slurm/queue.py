@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from math import inf
+from secrets import token_hex
 from typing import Final
 
 from runner.adapters.host.clock import SystemClock
 from runner.adapters.slurm.commands import SlurmCommands
-from runner.adapters.slurm.states import FORMAT, Row, describe_silence, parse_rows
+from runner.adapters.slurm.states import Row, describe_silence, parse_rows, query
 from runner.base.errors import Unavailable
 from runner.base.threads import run_to_future
 
@@ -139,14 +140,16 @@ class QueueView:
 
     def named(self, name: str, uid: int) -> str | None:
         """Return the number of the job that a user has with a name: anybody may give his job any name."""
-        said = self._squeue(f"--user={uid}", f"--name={name}")
-        found = [row for row in parse_rows(said) if row.name == name and row.uid == uid]
+        rows = self._squeue(f"--user={uid}", f"--name={name}")
+        found = [row for row in rows if row.name == name and row.uid == uid]
         return found[-1].number if found else None
 
     def _ask(self, uids: list[int], now_s: float) -> QueueAnswer:
-        said = self._squeue(f"--user={','.join(map(str, uids))}")
-        return QueueAnswer(now_s, {row.number: row for row in parse_rows(said)})
+        rows = self._squeue(f"--user={','.join(map(str, uids))}")
+        return QueueAnswer(now_s, {row.number: row for row in rows})
 
-    def _squeue(self, *which: str) -> str:
+    def _squeue(self, *which: str) -> list[Row]:
         self.asked += 1
-        return self.commands.ask("squeue", "--noheader", "--states=all", f"--Format={FORMAT}", *which)
+        mark = token_hex(8)
+        what = ("--noheader", "--states=all", f"--Format={query(mark)}")
+        return parse_rows(self.commands.ask("squeue", *what, *which), mark)

@@ -15,10 +15,10 @@ from runner.core.ports.executor import Alive, EndReason, Gone, Key, Observation,
 WAITING: Final = frozenset(
     {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 )
-LIVING: Final = frozenset(
-    {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT"}
-)
 SUSPENDED: Final = frozenset({"SUSPENDED", "STOPPED"})
+
+ENDED: Final = frozenset({"COMPLETED", "FAILED", "OUT_OF_MEMORY", "LAUNCH_FAILED", "RECONFIG_FAIL"})
+"""States that end a job, beside those of ``REASONS``; one that nobody knows here ends none."""
 
 REASONS: Final = {
     "PREEMPTED": EndReason.PREEMPTED,
@@ -100,7 +100,7 @@ class Row:
 
     @property
     def ended(self) -> bool:
-        return self.state not in WAITING | LIVING
+        return self.state in ENDED or self.state in REASONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,19 +152,42 @@ FIELDS: Final = (
     "Name",
     "STDOUT",
 )
-FORMAT: Final = ",".join(f"{name}:|" for name in FIELDS)
+_STATUS: Final = re.compile(r"(\d+)(?::(\d+))?")
 
 
-def parse_rows(text: str) -> list[Row]:
-    """Return the jobs in an answer of ``squeue --Format``; the last field may have any character."""
+def query(mark: str) -> str:
+    """Return the fields that ``squeue --Format`` is asked for; the mark is in each row of its answer.
+
+    Anybody may give his job a name of several lines, which must not look like the row of another job.
+    """
+    first, *others = FIELDS
+    return ",".join([f"{first}:|{mark}|", *(f"{name}:|" for name in others)])
+
+
+def parse_rows(text: str, mark: str) -> list[Row]:
+    """Return the jobs in an answer to a query; the last two fields may have any character."""
     rows = []
-    for line in text.splitlines():
-        parts = line.split("|", len(FIELDS) - 1)
-        if len(parts) == len(FIELDS) and parts[4].isdecimal() and parts[6].isdecimal():
-            number, state, reason, node, uid, starts, status, name, output = parts
-            output = output.removesuffix("|")
-            rows.append(Row(number, state, reason, node, int(uid), starts, int(status), name, output))
+    parts = re.split(rf"^(\d+)\|{mark}\|", text, flags=re.MULTILINE)[1:]
+    for number, rest in zip(parts[::2], parts[1::2], strict=True):
+        fields = rest.removesuffix("\n").split("|", len(FIELDS) - 2)
+        if len(fields) < len(FIELDS) - 1 or not fields[3].isdecimal():
+            continue
+        state, reason, node, uid, starts, code, name, output = fields
+        if (status := _status(code, by_wait=True)) is not None:
+            rows.append(
+                Row(number, state, reason, node, int(uid), starts, status, name, output.removesuffix("|"))
+            )
     return rows
+
+
+def _status(text: str, *, by_wait: bool = False) -> int | None:
+    """Return an exit status as wait(2) has it, of ``CODE:SIGNAL`` or ``by_wait`` of that number itself."""
+    found = _STATUS.fullmatch(text)
+    if found is None:
+        return None
+    if by_wait and found[2] is None:
+        return int(found[1])
+    return int(found[1]) * 256 + int(found[2] or 0) % 128
 
 
 def judge(key: Key, row: Row | None, seen: SlurmEvidence, now: datetime) -> Verdict:
@@ -363,7 +386,5 @@ def parse_accounting(text: str, number: str, node: str, name: str) -> Row | None
         job, state, code, uid = [*line.split("|"), "", "", "", ""][:4]
         if job == number and uid.isdecimal():
             said, _, by = state.partition(" ")
-            status, _, signal = code.partition(":")
-            raw = int(status or 0) * 256 + int(signal or 0) % 128
-            return Row(number, said, by, node, int(uid), "", raw, name)
+            return Row(number, said, by, node, int(uid), "", _status(code) or 0, name)
     return None

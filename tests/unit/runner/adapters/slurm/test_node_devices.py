@@ -109,6 +109,11 @@ def test_what_has_no_place_in_the_image_is_shown_elsewhere_by_all_its_names(
     [
         ({}, {}, r"Slurm does not say which GPUs this job has \(SLURM_JOB_GPUS\)"),
         ({"SLURM_JOB_GPUS": "2"}, {}, "no CDI specification of this node names nvidia.com/gpu=2; there is 0"),
+        (
+            {"SLURM_JOB_GPUS": "0"},
+            {"mounts": [{"hostPath": "tmpfs", "containerPath": "/x", "type": "tmpfs"}]},
+            "has a mount of tmpfs, which is not understood",
+        ),
         ({"SLURM_JOB_GPUS": "0"}, {"netDevices": [{}]}, "has netDevices, which is not understood"),
         ({"SLURM_JOB_GPUS": "0"}, {"intelRdt": {"closID": "a"}}, "has intelRdt, which is not understood"),
         (
@@ -170,6 +175,7 @@ def test_fields_of_all_versions_of_specifications_are_read(
         ("a.json", '{"kind": "nvidia.com/gpu", "devices": null}'),
         ("a.yaml", "kind: [\n"),
         ("a.yaml", "\udcff"),
+        pytest.param("a.json", "[" * 100_000, id="endless"),
     ],
 )
 def test_a_file_that_is_no_specification_hides_no_other_and_is_named(

@@ -35,12 +35,17 @@ class FakeSlurm(SlurmCommands):
     asked: list[str] = field(default_factory=list)
 
     def ask(self, program: str, *arguments: str, given: str | None = None) -> str:
-        del arguments, given
+        del given
+        mark = next((each.split("|")[1] for each in arguments if each.startswith("--Format=")), "")
         self.asked.append(program)
         assert self.answers.wait(patience())
         if self.dead:
             raise self.dead[0]
-        return "5\n" if program == "sbatch" else "".join(f"{row}\n" for row in self.rows)
+        return (
+            "5\n"
+            if program == "sbatch"
+            else "".join(f"{row.replace('|', f'|{mark}|', 1)}\n" for row in self.rows)
+        )
 
     def knows(self, state: str, name: str = "runner-fake-7-1") -> None:
         self.rows[:] = [f"5|{state}|None|node1|{UID}|N/A|0|{name}|/dev/null|"]
@@ -70,6 +75,8 @@ def test_who_only_looks_is_told_at_once_that_there_is_no_answer_and_since_when(s
     with pytest.raises(Unavailable) as second:
         view.look([UID], 5.0, prompt=True)
     assert str(first.value) == str(second.value)
+    slurm.answers.set()
+    view.look([UID], 60.0)
     assert slurm.asked == ["squeue"]  # not again while it has not answered
 
 

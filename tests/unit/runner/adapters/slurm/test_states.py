@@ -30,11 +30,11 @@ KEY = Key("abc", "7", 1)
 NOW = datetime(2026, 11, 23, 16, 0, tzinfo=UTC)
 NAME = "runner-abc-7-1"
 CAPTURED = """\
-5|CANCELLED|JobHeldUser|n/a|0|2026-11-23T16:16:38|0|sbatch|/x/.slurm-out|
-3|COMPLETING|None|node3|0|2026-11-23T16:16:36|0|sbatch|/x/.slurm-out|
-1|FAILED|NonZeroExitCode|node1|0|2026-11-23T16:16:36|1792|a b c|/x|y|
-2|FAILED|JobLaunchFailure|node2|0|2026-11-23T16:16:36|9|sbatch|/x/.slurm-out|
-4|PENDING|BeginTime|n/a|0|2026-11-23T17:16:36|0|sbatch|/x/.slurm-out|
+5|mark|CANCELLED|JobHeldUser|n/a|0|2026-11-23T16:16:38|0|sbatch|/x/.slurm-out|
+3|mark|COMPLETING|None|node3|0|2026-11-23T16:16:36|0|sbatch|/x/.slurm-out|
+1|mark|FAILED|NonZeroExitCode|node1|0|2026-11-23T16:16:36|1792|a b c|/x|y|
+2|mark|FAILED|JobLaunchFailure|node2|0|2026-11-23T16:16:36|9|sbatch|/x/.slurm-out|
+4|mark|PENDING|BeginTime|n/a|0|2026-11-23T17:16:36|0|sbatch|/x/.slurm-out|
 """
 CLAIM = Claim("12", "node1", ("0", "1"))
 BEGUN = SlurmEvidence(CLAIM)
@@ -51,12 +51,28 @@ def gone(state: str, seen: SlurmEvidence = BEGUN, status: int = 0, reason: str =
 
 
 def test_an_answer_of_squeue_is_read_whatever_a_job_is_called() -> None:
-    rows = {each.number: each for each in parse_rows(CAPTURED)}
+    rows = {each.number: each for each in parse_rows(CAPTURED, "mark")}
     assert list(rows) == ["5", "3", "1", "2", "4"]
     assert (rows["1"].name, rows["1"].status, rows["1"].ended) == ("a b c", 1792, True)
     assert rows["1"].output == "/x|y"
     assert (rows["3"].ended, rows["3"].waits, rows["4"].waits) == (False, False, True)
-    assert parse_rows("slurm_load_jobs error: x\n1|2|3\n") == []
+    assert (
+        parse_rows("slurm_load_jobs error: x\n1|2|3\n7|mark|RUNNING|None|n|no uid|N/A|0|a|/x|\n", "mark")
+        == []
+    )
+
+
+def test_a_name_of_several_lines_is_no_row_of_another_job() -> None:
+    name = "x\u2028y\n7|RUNNING|None|node1|0|N/A|0|forged|/x|\n\n"
+    text = f"5|mark|PENDING|None|n/a|0|N/A|0|{name}|/a\nb|\n6|mark|FAILED|None|n|0|N/A|1:9|z|/z|\n"
+    first, second = parse_rows(text, "mark")
+    assert (first.number, first.name, second.number, second.status) == ("5", "x\u2028y\n7", "6", 256 + 9)
+
+
+@pytest.mark.parametrize("state", ["EXPEDITING", "POWER_UP_NODE", "UPDATE_DB", "SOMETHING_OF_SLURM_27"])
+def test_a_state_that_nobody_knows_ends_no_attempt(state: str) -> None:
+    assert isinstance(judge(KEY, row(state), BEGUN, NOW), Alive)
+    assert isinstance(judge(KEY, row(state), SlurmEvidence(), NOW), Waiting)
 
 
 @pytest.mark.parametrize("state", sorted(WAITING))
@@ -214,6 +230,8 @@ def test_a_year_or_the_past_is_no_estimate(starts: str) -> None:
         ("12|OUT_OF_MEMORY|0:125|1001", 125, ""),
         ("12|CANCELLED by 1002|0:15|1001", 15, "by 1002"),
         ("12|NODE_FAIL|1:0|1001", 256, ""),
+        ("12|FAILED|Unknown|1001", 0, ""),
+        ("12|FAILED||1001", 0, ""),
     ],
 )
 def test_the_accounting_knows_what_slurmctld_has_forgotten(line: str, status: int, reason: str) -> None:

@@ -29,7 +29,7 @@ _NO_COMMAND: Final = re.compile(
 """A command that was looked for on the PATH; in a directory of it that is closed, permission is denied."""
 
 _NO_INTERPRETER: Final = re.compile(
-    rb"env: \W{0,4}([A-Za-z0-9_.+-]{1,60})\W{0,4}: |: ([^\s:]{1,200}): bad interpreter"
+    rb"(?<!\w)env: \W{0,4}([A-Za-z0-9_.+-]{1,60})\W{0,4}: |: ([^\s:]{1,200}): bad interpreter"
 )
 _NO_FILE: Final = re.compile(
     rb"(?m)([^\s:]{1,200}): (?:No such file or directory|Can't open)|[Cc](?:annot|an't) open ([^\s:]{1,200})"

@@ -144,7 +144,10 @@ class SubmissionService:
         request = context.attempt_service.preview_launch(row, attempt, "IMAGE")
         engine, devices = plan_with_devices(context.daemon, row, revision.needs(), request)
         return {
-            "job": json.loads(revision.model_dump_json()),
+            "job": {
+                **json.loads(revision.model_dump_json()),
+                "network": context.attempt_service.network(row)[0],  # of a process that of its host
+            },
             "spec": context.attempt_service.spec_json(row, attempt),
             "engine": engine,
             **({} if devices is None else {"devices": devices}),

@@ -127,6 +127,8 @@ def test_new_code_is_applied_and_an_edited_job_file_beside_it_is_no_new_code(dae
 
 def test_two_jobs_two_revisions_and_a_file_are_compared(daemon: Service) -> None:
     first, place, file = submit(daemon, "first", wait="none")
+    planned = daemon.answer("submit", str(file), "--dry-run", "--json")
+    assert planned["job"]["network"] == "host"  # what a process has, whatever its file says
     second, other, _ = submit(daemon, "second", wait="none")
     for job_id in (first, second):
         daemon.ends(job_id)

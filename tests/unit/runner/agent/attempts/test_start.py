@@ -82,6 +82,12 @@ def test_a_program_that_cannot_start_is_told_with_the_line_that_works(
     assert found in explain_exit(evidence)[1]
 
 
+def test_a_choice_of_pythons_that_lacks_one_is_no_first_line_of_a_script() -> None:
+    log = b"pyenv: python3.9: command not found\n\nThe `python3.9' command exists in these Python versions:\n"
+    said = explain_start(("python3.9", "t.py"), log, lambda: IN_CODE, in_container=False)
+    assert said == "python3.9 is not on the PATH of this machine for the user of the job"
+
+
 def test_a_plain_process_is_not_told_of_an_image() -> None:
     log = b"t.sh: line 3: make: Permission denied"
     said = explain_start(("bash", "t.sh"), log, lambda: (), in_container=False)

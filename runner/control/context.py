@@ -31,10 +31,22 @@ class QueuedWork(Protocol):
     def close(self) -> None: ...
 
 
-class KeyedWork(QueuedWork, Protocol):
-    """Work that is done in order per key, and concurrently between keys."""
+class RepeatedWork(Protocol):
+    """Work for other threads, by user, that is given again and again."""
+
+    def put_unless_busy(self, key: str, work: Callable[[], None]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class KeyedWork(Protocol):
+    """Work that is done in order per key, concurrently between keys and in turns between users."""
+
+    def put(self, key: str, work: Callable[[], None], user: str) -> None: ...
 
     def busy(self, key: str) -> bool: ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,9 @@ class Controller:
         if not isinstance(state, Running | Stopping):
             raise Refused(f"job {row.job.id}: is {state.kind}; there is nothing to send a signal to")
         key = self.context.key(row.job.id, state.attempt.number)
-        self.loop.dispatcher.put(row.job.id, partial(self.context.executor.signal, key, number))
+        self.loop.dispatcher.put(
+            row.job.id, partial(self.context.executor.signal, key, number), row.owner.name
+        )
 
     def executor_problem(self) -> str | None:
         """Return the reason why the executor did not answer when it was last observed; None if it did."""

@@ -87,9 +87,9 @@ class CommandDispatcher:
             execute_one = self._execute if was_told else self._execute_unless_called_off
             work = partial(execute_one, tracked.row, command)
             if isinstance(command, PrepareImage):
-                self._put_build(tracked.row.job.id, work)
+                self._put_build(tracked.row, work)
             else:
-                self.put(tracked.row.job.id, work)
+                self.put(tracked.row.job.id, work, tracked.row.owner.name)
         seen = Running | Stopping | Starting if self.context.executor.queues else Running | Stopping
         if isinstance(tracked.row.job.state, seen):  # only those can be observed
             self.observer.hint()
@@ -114,16 +114,19 @@ class CommandDispatcher:
             self.inbox.put(Examined(row.job.id, attempt.number, ended.at, findings, ended.monotonic))
 
         tracked_work = self.inbox.track(partial(self._run, row.job.id, work))
-        self.context.verification_queue.put(f"uid {row.owner.uid}", tracked_work)
+        self.context.verification_queue.put(row.owner.name, tracked_work)
 
     def is_examining(self, tracked: TrackedJob) -> bool:
         """Return True if the attempt of a job has ended, and is being examined."""
         state = tracked.row.job.state
         return isinstance(state, Allocated) and tracked.examined >= state.attempt.number
 
-    def put(self, job_id: str, work: Work) -> None:
-        """Queue work for a job, behind its earlier work; the loop waits a moment for what it reports."""
-        self.context.work_queue.put(job_id, self.inbox.track(partial(self._run, job_id, work)))
+    def put(self, job_id: str, work: Work, user: str = "") -> None:
+        """Queue work for a job, behind its earlier work; the loop waits a moment for what it reports.
+
+        ``user`` is its owner, whose turn it is; without one the work waits for no files of a user.
+        """
+        self.context.work_queue.put(job_id, self.inbox.track(partial(self._run, job_id, work)), user)
 
     def record_error(self, job_id: str, error: BaseException) -> None:
         """Schedule a retry after an unexpected error, ever later: it will probably happen again."""
@@ -141,8 +144,8 @@ class CommandDispatcher:
 
     # --- on a thread of an executor
 
-    def _put_build(self, job_id: str, work: Work) -> None:
-        self.context.build_queue.put(job_id, partial(self._run, job_id, work))
+    def _put_build(self, row: JobRow, work: Work) -> None:
+        self.context.build_queue.put(row.job.id, partial(self._run, row.job.id, work), row.owner.name)
 
     def _run(self, job_id: str, work: Work) -> None:
         """Do work and tell the loop whether it succeeded."""

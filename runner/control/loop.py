@@ -116,7 +116,7 @@ class ControlLoop:
         for part in parts:
             part.join(STOP_S)
         context = self.context
-        queues = (context.work_queue, context.build_queue, context.verification_queue)
+        queues = (context.work_queue, context.build_queue, context.verification_queue, self.watchdog.work)
         for service in (*queues, context.attempt_service):
             service.close()
 
@@ -366,9 +366,11 @@ class ControlLoop:
         """Execute what follows from a recorded transition, on other threads."""
         row, attempts = made.tracked.row, self.context.attempt_service
         if isinstance(row.job.state, Finished):
-            self.dispatcher.put(row.job.id, partial(attempts.clean_up, row))
+            self.dispatcher.put(row.job.id, partial(attempts.clean_up, row), row.owner.name)
         if made.decision is not None:
-            self.dispatcher.put(row.job.id, partial(attempts.save_decision, row, made.decision))
+            self.dispatcher.put(
+                row.job.id, partial(attempts.save_decision, row, made.decision), row.owner.name
+            )
         log.info("job.transition", job_id=row.job.id, event_kind=made.event.kind, state=row.job.state.kind)
         self.changed((row.job.id,))
         if isinstance(made.after.state, Preparing) and made.tracked.image_misses > 1:

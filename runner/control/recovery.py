@@ -46,7 +46,7 @@ class Recovery:
         """Queue the clean-up of the next job behind its other work; behind the last one note the end."""
         if self._left:
             job_id = self._left.popleft()
-            self.context.work_queue.put(job_id, partial(self._clean_up, job_id, newest))
+            self.context.work_queue.put(job_id, partial(self._clean_up, job_id, newest), "")
         elif not self._failed:
             self.inbox.put(Call(partial(self.context.store.record_cleaned_up, newest)))
 

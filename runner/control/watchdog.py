@@ -1,12 +1,14 @@
-"""Liveness of running attempts: probes on a thread, and what the policy makes of them.
+"""Liveness of running attempts: probes on threads, and what the policy makes of them.
 
-The thread probes every running attempt every few seconds and gathers facts; it may be slow, and never
-decides.  The loop asks the policy about them, and one of three things follows: nothing, advice to the owner,
-or the end of the attempt.  An unknown fact is left out, so an attempt that cannot be probed is left alone.
+Every running attempt is probed every few seconds, which gathers facts and never decides.  A probe may be
+slow, because it asks a process of the owner about checkpoints, and nobody's attempts wait for those of
+another owner.  The loop asks the policy about the facts, and one of three things follows: nothing, advice to
+the owner, or the end of the attempt.  An unknown fact is left out, so an attempt that cannot be probed is
+left alone.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
@@ -15,8 +17,9 @@ import structlog
 
 from runner.agent.interface import ProgressProbe
 from runner.base.errors import Unavailable
+from runner.base.fair_executor import FairExecutor
 from runner.base.threads import PeriodicThread, run_guarded
-from runner.control.context import Context, TrackedJob, as_started
+from runner.control.context import Context, RepeatedWork, TrackedJob, as_started
 from runner.control.decisions import decision_row
 from runner.control.messages import Probed
 from runner.core.job.attempt import Attempt
@@ -44,6 +47,7 @@ class Watchdog:
     context: Context
     tracked_jobs: Mapping[str, TrackedJob]  # the loop changes it
     report: Callable[[Probed], None]
+    work: RepeatedWork = field(default_factory=lambda: FairExecutor("watchdog", threads_per_user=1))
     _heartbeats: dict[_Key, Heartbeat] = field(default_factory=dict)
     thread: PeriodicThread = field(init=False)
 
@@ -51,10 +55,20 @@ class Watchdog:
         self.thread = PeriodicThread("watchdog", self.context.watch_every_s, self.probe_all)
 
     def probe_all(self) -> None:
-        """Probe every running attempt once; an error about one does not keep the others from it."""
-        running = dict(self._running())
-        self._heartbeats = {key: each for key, each in self._heartbeats.items() if key in running}
-        for key, (row, state) in running.items():
+        """Let every running attempt be probed once, unless an earlier probe of its owner is not done."""
+        running, owners = set[_Key](), dict[str, list[tuple[_Key, JobRow, Running]]]()
+        for each in self._running():
+            running.add(each[0])
+            owners.setdefault(each[1].owner.name, []).append(each)
+        for key in list(self._heartbeats):
+            if key not in running:
+                self._heartbeats.pop(key, None)
+        for owner, probed in owners.items():
+            self.work.put_unless_busy(owner, partial(self._probe_of, probed))
+
+    def _probe_of(self, running: Sequence[tuple[_Key, JobRow, Running]]) -> None:
+        """Probe attempts of one owner; an error about one does not keep the others from it."""
+        for key, row, state in running:
             if _is_suspended(self.tracked_jobs.get(key[0])):
                 continue  # what is not looked at is no silence
             run_guarded("probe", partial(self._report, key, row, state), job_id=row.job.id)
@@ -65,11 +79,11 @@ class Watchdog:
         except Unavailable as error:
             log.info("watchdog.attempt_unavailable", job_id=row.job.id, problem=str(error))
 
-    def _running(self) -> Iterator[tuple[_Key, tuple[JobRow, Running]]]:
+    def _running(self) -> Iterator[tuple[_Key, JobRow, Running]]:
         for tracked in list(self.tracked_jobs.values()):
             row = tracked.row
             if isinstance(row.job.state, Running):
-                yield (row.job.id, row.job.state.attempt.number), (row, row.job.state)
+                yield (row.job.id, row.job.state.attempt.number), row, row.job.state
 
     def _probe(self, key: _Key, row: JobRow, state: Running) -> Probed:
         context, now = self.context, self.context.moment()
@@ -212,7 +226,7 @@ def _act(context: Context, tracked: TrackedJob, finding: WatchdogFinding, apply:
         context.store.note(row.job.id, finding.decision.at, ADVISED, f"{attempt_prefix(attempt)}{each.text}")
         if isinstance(row.job.state, Running):
             tell = partial(context.attempt_service.tell_terminals, row, row.job.state.attempt, each.text)
-            context.work_queue.put(row.job.id, tell)
+            context.work_queue.put(row.job.id, tell, row.owner.name)
     tracked.advised = attempt, _advised(context, tracked, attempt) | {each.rule for each in finding.advice}
     if finding.event is not None:
         apply(tracked, finding.event, finding.decision)

@@ -181,7 +181,9 @@ def build(
         host_processes=_host_processes(executor, engine_problem),
         batch_check=_batch_check(settings, executor),
         unrecorded=_unrecorded(directory, store),
-        package_locks=PackageLocks(packages, FairExecutor("packages"), directory / "images" / "packages"),
+        package_locks=PackageLocks(
+            packages, FairExecutor("packages", threads=8), directory / "images" / "packages"
+        ),
         images=images,
     )
 

@@ -6,9 +6,10 @@ writes no such file has the numbers that its log tells, sampled, and once more w
 devices is sampled, too.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
 from typing import Any, Final, Protocol
 
@@ -16,7 +17,9 @@ import structlog
 
 from jobs.contract import Status
 from runner.base.errors import RunnerError, Unavailable
+from runner.base.fair_executor import FairExecutor
 from runner.base.threads import PeriodicThread
+from runner.control.context import RepeatedWork
 from runner.core.accounting.curve import Curve
 from runner.core.accounting.curve_set import CurveSet, parse_curves
 from runner.core.job.states import Running
@@ -42,7 +45,7 @@ SAMPLED_PIECES: Final = 4
 """The same of all running jobs of one owner together, when nobody has asked for their curves."""
 
 LEFT_OUT_S: Final = 60.0
-"""For how long the jobs of an owner are not sampled whose files were not read in time."""
+"""For how long notifications tell no numbers of an owner whose files were not read in time."""
 
 READ_S: Final = 2.0
 """For how long a notification waits for somebody who reads the same curves."""
@@ -91,6 +94,7 @@ class CurveService:
 
     service: JobService
     kept: KeptCurves
+    work: RepeatedWork = field(default_factory=lambda: FairExecutor("curves", threads_per_user=1))
     _live: dict[str, tuple[int, CurveSet]] = field(default_factory=dict)  # with the uid of the owner
     _devices: CurveSet | None = None
     _written: float | None = None
@@ -130,14 +134,18 @@ class CurveService:
         row = self.service.store.get(job_id)
         if row is None:
             return None
-        with self._unless_read(row.owner.uid, READ_S) as is_free:
-            if not is_free or self._is_left_out(row.owner.uid):
-                return None
+        owner, monotonic = row.owner.uid, self.service.clock.monotonic
+        if monotonic() < self._left_out.get(owner, 0.0):
+            return None
+        with self._unless_read(owner, READ_S) as is_free:
             try:
-                curves = self._of_job(row).curves
+                curves = self._of_job(row).curves if is_free else None
             except Unavailable:
-                self._leave_out(row.owner.uid)
+                self._left_out[owner] = monotonic() + LEFT_OUT_S
                 raise
+        if curves is None:
+            self._left_out[owner] = monotonic() + LEFT_OUT_S
+            return None
         for name in LOSSES:
             points = curves[name].points if name in curves else []
             if with_steps := tuple((point.step, point.mean) for point in points if point.step is not None):
@@ -150,8 +158,8 @@ class CurveService:
             return parse_curves(self._device_curves().json())
 
     def sample(self) -> None:
-        """Look at all running jobs and devices once."""
-        running: dict[int, list[JobRow]] = {}
+        """Look at all running jobs and devices once; nobody's jobs wait for the files of another owner."""
+        running: dict[int, list[JobRow]] = {owner: [] for owner, _ in list(self._live.values())}
         for tracked in list(self.service.daemon.tracked_jobs.values()):
             if isinstance(tracked.row.job.state, Running):
                 running.setdefault(tracked.row.owner.uid, []).append(tracked.row)
@@ -159,30 +167,24 @@ class CurveService:
         with self._lock:
             self._sample_devices(now)
         for owner, rows in running.items():
-            with self._unless_read(owner) as is_free:
-                for row in rows:
-                    if not is_free or self._is_left_out(owner):
-                        break
-                    self._sample(row, max(SAMPLED_PIECES // len(rows), 1), now)
-        self._drop_ended({row.job.id for rows in running.values() for row in rows})
+            self.work.put_unless_busy(str(owner), partial(self._sample_of, owner, rows, now))
         self._write_sometimes()
 
+    def _sample_of(self, owner: int, rows: Sequence[JobRow], now: float) -> None:
+        """Look at the jobs of an owner: those that run, and those that have run at the last look."""
+        with self._unless_read(owner) as is_free:
+            if not is_free:
+                return
+            for row in rows:
+                self._sample(row, max(SAMPLED_PIECES // len(rows), 1), now)
+            self._drop_ended(owner, {row.job.id for row in rows})
+
     def _sample(self, row: JobRow, pieces: int, now: float) -> None:
-        try:
+        with suppress(RunnerError, OSError):  # its directory may be going, or its owner's workers are silent
             curves = self._found(row)
             self._live[row.job.id] = row.owner.uid, curves
             self._read_reports(row, curves, pieces)
             self._sample_job(row, curves, now)
-        except Unavailable:  # files or workers of the owner do not answer: nobody waits for them again soon
-            self._leave_out(row.owner.uid)
-        except (RunnerError, OSError):  # its directory may be going
-            return
-
-    def _is_left_out(self, owner: int) -> bool:
-        return self.service.clock.monotonic() < self._left_out.get(owner, 0.0)
-
-    def _leave_out(self, owner: int) -> None:
-        self._left_out[owner] = self.service.clock.monotonic() + LEFT_OUT_S
 
     @contextmanager
     def _unless_read(self, owner: int, wait_s: float = 0.0) -> Iterator[bool]:
@@ -297,21 +299,18 @@ class CurveService:
             if attempt.lineage == row.job.lineage and attempt.number >= first:
                 yield attempt.number
 
-    def _drop_ended(self, running: Collection[str]) -> None:
-        for job_id, (owner, curves) in list(self._live.items()):
-            if job_id in running:
+    def _drop_ended(self, owner: int, running: Collection[str]) -> None:
+        for job_id, (whose, curves) in list(self._live.items()):
+            if whose != owner or job_id in running:
                 continue
-            with self._unless_read(owner) as is_free:
-                if not is_free:
-                    continue
-                self._live.pop(job_id)
-                row = self.service.store.get(job_id)
-                if row is None:
-                    continue
-                with suppress(RunnerError, OSError):
-                    self._read_reports(row, curves, 1)
-                    self._read_end(row, curves)
-                self._keep(job_id, curves)
+            self._live.pop(job_id)
+            row = self.service.store.get(job_id)
+            if row is None:
+                continue
+            with suppress(RunnerError, OSError):
+                self._read_reports(row, curves, 1)
+                self._read_end(row, curves)
+            self._keep(job_id, curves)
 
     def _write_sometimes(self) -> None:
         now = self.service.clock.monotonic()

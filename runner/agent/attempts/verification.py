@@ -70,7 +70,7 @@ class CheckpointVerifications:
         """
         future: Future[T] = Future()
         in_context = partial(copy_context().run, work)
-        self.queue.put(queue_key(row), partial(run_to_future, future, in_context))
+        self.queue.put(row.owner.name, partial(run_to_future, future, in_context))
         try:
             await_result(future, inf)
         finally:
@@ -96,13 +96,8 @@ class CheckpointVerifications:
                 self._ended_s = {each: at for each, at in self._ended_s.items() if now - at < FRESH_S}
                 self._ended_s[paths.lineage_dir] = now
 
-        self.queue.put(queue_key(row), verify)
+        self.queue.put(row.owner.name, verify)
         return running
-
-
-def queue_key(row: JobRow) -> str:
-    """Return the key of a job's owner in the verification queue."""
-    return f"uid {row.owner.uid}"
 
 
 def await_result(future: Future[T], wait_s: float) -> bool:

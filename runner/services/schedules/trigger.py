@@ -316,7 +316,7 @@ class ScheduleTrigger:
 
     def _submit(self, row: ScheduleRow, due: FiringRow) -> None:
         self._submitting.add((due.schedule, due.at))
-        self.work_queue.put(f"schedule {row.id}", partial(self._submit_guarded, row, due))
+        self.work_queue.put(f"schedule {row.id}", partial(self._submit_guarded, row, due), row.owner)
 
     def _submit_guarded(self, row: ScheduleRow, due: FiringRow) -> None:
         """Submit the job of a firing; a refusal or a failure is written down."""

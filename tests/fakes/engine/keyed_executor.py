@@ -10,7 +10,8 @@ class ManualLanes:
     def __init__(self) -> None:
         self.waiting: dict[str, deque[Callable[[], None]]] = {}
 
-    def put(self, key: str, work: Callable[[], None]) -> None:
+    def put(self, key: str, work: Callable[[], None], user: str = "") -> None:
+        del user
         self.waiting.setdefault(key, deque()).append(work)
 
     def busy(self, key: str) -> bool:
@@ -30,3 +31,14 @@ class ManualLanes:
         if not lane:
             del self.waiting[key]
         return True
+
+
+class AtOnce:
+    """Satisfies ``runner.control.context.RepeatedWork`` on the thread that gives the work."""
+
+    def put_unless_busy(self, key: str, work: Callable[[], None]) -> None:
+        del key
+        work()
+
+    def close(self) -> None:
+        """Do nothing: nothing waits."""

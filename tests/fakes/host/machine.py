@@ -23,7 +23,7 @@ from runner.core.ports.users import Owner
 from tests.fakes.daemon.attempts import FakeAttempts
 from tests.fakes.daemon.clock import FakeClock
 from tests.fakes.engine.executor import FakeBatchExecutor, FakeExecutor, World
-from tests.fakes.engine.keyed_executor import ManualLanes
+from tests.fakes.engine.keyed_executor import AtOnce, ManualLanes
 from tests.fakes.gpu.vitals import FakeInventory
 
 ANN = Owner(1001, 1001, "ann")
@@ -70,6 +70,7 @@ class Host:
             silence_limits_s=self.silence_limits_s,
         )
         self.daemon = Controller(parts)
+        self.daemon.loop.watchdog.work = AtOnce()
         self.daemon.loop.adopt()
 
     def submit(

@@ -9,8 +9,8 @@ def test_work_of_one_key_is_done_in_order() -> None:
     order: list[int] = []
     work_queue, done = KeyedExecutor(4), Event()
     for number in range(50):
-        work_queue.put("a", partial(order.append, number))
-    work_queue.put("a", done.set)
+        work_queue.put("a", partial(order.append, number), "ann")
+    work_queue.put("a", done.set, "ann")
     assert done.wait(patience())
     assert order == list(range(50))
 
@@ -18,7 +18,7 @@ def test_work_of_one_key_is_done_in_order() -> None:
 def test_two_keys_work_concurrently() -> None:
     work_queue, meeting, met = KeyedExecutor(2), Barrier(2, timeout=patience()), [Event(), Event()]
     for name, event in zip("ab", met, strict=True):
-        work_queue.put(name, partial(meet, meeting, event))
+        work_queue.put(name, partial(meet, meeting, event), "ann")
     assert all(event.wait(patience()) for event in met)
 
 
@@ -29,11 +29,11 @@ def test_a_key_without_work_is_not_busy() -> None:
         begun.set()
         go.wait(patience())
 
-    work_queue.put("a", work)
+    work_queue.put("a", work, "ann")
     assert begun.wait(patience())
     assert work_queue.busy("a")
     go.set()
-    work_queue.put("a", over.set)
+    work_queue.put("a", over.set, "ann")
     assert over.wait(patience())
     work_queue.close()
 
@@ -46,11 +46,11 @@ def meet(meeting: Barrier, event: Event) -> None:
 def test_a_key_with_much_work_does_not_keep_a_thread_for_itself() -> None:
     work_queue, filled, over = KeyedExecutor(1), Event(), Event()
     done: list[str] = []
-    work_queue.put("a", partial(wait, filled))
+    work_queue.put("a", partial(wait, filled), "ann")
     for _ in range(3 * IN_A_ROW):
-        work_queue.put("a", partial(done.append, "a"))
-    work_queue.put("b", partial(done.append, "b"))
-    work_queue.put("a", over.set)
+        work_queue.put("a", partial(done.append, "a"), "ann")
+    work_queue.put("b", partial(done.append, "b"), "ann")
+    work_queue.put("a", over.set, "ann")
     filled.set()
     assert over.wait(patience())
     assert done.index("b") < IN_A_ROW
@@ -62,7 +62,7 @@ def test_more_threads_join_in_where_one_waits() -> None:
     work_queue, go = KeyedExecutor(3), Event()
     begun = [Event() for _ in range(3)]
     for number, event in enumerate(begun):
-        work_queue.put(f"job {number}", partial(hold, event, go))
+        work_queue.put(f"job {number}", partial(hold, event, go), "ann")
     assert all(event.wait(patience()) for event in begun)
     go.set()
     work_queue.close()
@@ -73,14 +73,24 @@ def hold(begun: Event, go: Event) -> None:
     assert go.wait(patience())
 
 
+def test_whoever_waits_in_all_their_work_keeps_nobody_elses_waiting() -> None:
+    work_queue, go, done = KeyedExecutor(2), Event(), Event()
+    for number in range(10):
+        work_queue.put(f"job {number}", partial(wait, go), "ann")
+    work_queue.put("job 11", done.set, "bob")
+    assert done.wait(patience())
+    go.set()
+    work_queue.close()
+
+
 def test_no_work_begins_once_the_executor_is_closed() -> None:
     work_queue, begun, go, other = KeyedExecutor(1), Event(), Event(), Event()
-    work_queue.put("a", partial(hold, begun, go))
-    work_queue.put("a", other.set)
-    work_queue.put("b", other.set)
+    work_queue.put("a", partial(hold, begun, go), "ann")
+    work_queue.put("a", other.set, "ann")
+    work_queue.put("b", other.set, "ann")
     assert begun.wait(patience())
     work_queue.close()
-    work_queue.put("c", other.set)
+    work_queue.put("c", other.set, "ann")
     go.set()
     assert not other.wait(0.05)
 
@@ -91,8 +101,8 @@ def test_work_that_raises_costs_no_thread() -> None:
     def fail() -> None:
         raise ValueError("a mistake")
 
-    work_queue.put("a", fail)
-    work_queue.put("b", over.set)
+    work_queue.put("a", fail, "ann")
+    work_queue.put("b", over.set, "ann")
     assert over.wait(patience())
     work_queue.close()
 

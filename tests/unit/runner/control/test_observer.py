@@ -100,7 +100,7 @@ def test_an_attempt_that_cannot_be_observed_is_left_alone_and_its_job_says_why(s
 
 def test_a_job_whose_command_waits_for_the_engine_says_that_the_engine_is_silent(site: Site) -> None:
     site.run()
-    site.host.work_queue.put("1", lambda: None)
+    site.host.work_queue.put("1", lambda: None, "ann")
     assert site.look(Unknown(site.key, "slurmctld has not answered since noon")) == []
     assert site.entries["1"].why == "slurmctld has not answered since noon"
 
@@ -111,7 +111,7 @@ def test_an_unexpected_attempt_that_cannot_be_observed_is_not_removed(site: Site
 
 def test_a_job_with_unfinished_work_is_not_compared(site: Site) -> None:
     site.run()
-    site.host.work_queue.put("1", lambda: None)
+    site.host.work_queue.put("1", lambda: None, "ann")
     assert site.look(Gone(site.key, 0)) == []
 
 

@@ -3,22 +3,27 @@
 import json
 from dataclasses import replace
 from datetime import timedelta
+from queue import Queue
+from threading import Event
 
 import pytest
 
 from runner.agent.interface import ProgressProbe
 from runner.base.errors import Unavailable
+from runner.base.fair_executor import FairExecutor
 from runner.control.messages import Probed
+from runner.core.job.attempt import Attempt
 from runner.core.job.states import Running, Stopping, StopReason
 from runner.core.policy.conditions import ALWAYS
 from runner.core.policy.facts import FactValue
 from runner.core.policy.heartbeat import FLOOR_S, MAX_PROBE_GAP_S, ProgressReport
 from runner.core.policy.model import Ceilings, Rule, Verb
 from runner.core.ports.executor import Alive
-from runner.core.ports.store import EventRow
+from runner.core.ports.store import EventRow, JobRow
 from runner.core.scheduler.snapshot import RESTART_S, ResourceRequest
 from tests.fakes.daemon.attempts import steady
 from tests.fakes.host.machine import Host
+from tests.fakes.patience import patience
 
 LOOK_S = 5.0
 
@@ -293,6 +298,31 @@ def test_what_is_left_of_the_time_limit_is_known(host: Host) -> None:
     host.daemon.loop.watchdog.report = seen.append
     host.daemon.loop.watchdog.probe_all()
     assert seen[0].facts["deadline.slack_s"] == 90
+
+
+def test_nobodys_attempts_wait_for_the_files_of_another_owner(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck = Site(host).job
+    other = host.submit("other")
+    host.settle()
+    entry = host.daemon.tracked_jobs[other]
+    entry.row = replace(entry.row, owner=replace(entry.row.owner, name="bob"))
+    watchdog, probe, go = host.daemon.loop.watchdog, host.attempt_service.probe, Event()
+    watchdog.work, seen = FairExecutor("test", threads_per_user=1), Queue[str]()
+    watchdog.report = lambda probed: seen.put(probed.job_id)
+
+    def wait_for_worker(row: JobRow, attempt: Attempt) -> ProgressProbe:
+        assert row.job.id != stuck or go.wait(patience())
+        return probe(row, attempt)
+
+    monkeypatch.setattr(host.attempt_service, "probe", wait_for_worker)
+    watchdog.probe_all()
+    watchdog.probe_all()
+    assert seen.get(timeout=patience()) == other
+    go.set()
+    while seen.get(timeout=patience()) != stuck:
+        pass  # the second look at the other one
 
 
 def test_an_attempt_that_cannot_be_looked_at_does_not_hide_the_others(host: Host) -> None:

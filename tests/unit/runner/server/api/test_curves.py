@@ -12,11 +12,13 @@ from runner.adapters.host import user_outputs
 from runner.adapters.host.curve_files import CurveFiles
 from runner.adapters.host.user_outputs import UserOutputs
 from runner.base.errors import Unavailable
+from runner.base.fair_executor import FairExecutor
 from runner.core.accounting.curve_set import NewNumbers
 from runner.core.notification import ReportedCurve
 from runner.server.api import curves
 from runner.services import curves as module
 from runner.services.curves import CurveService
+from tests.fakes.engine.keyed_executor import AtOnce
 from tests.fakes.patience import patience
 from tests.unit.runner.server.api.test_jobs import JOB
 from tests.unit.runner.server.api.test_overview import GPU_JOB, Place
@@ -31,7 +33,7 @@ class Drawn(Place):
 
     def restart(self) -> None:
         """Begin with what is on the disk, as a new daemon does."""
-        self.curves = CurveService(self.service, CurveFiles(self.directory / "curves"))
+        self.curves = CurveService(self.service, CurveFiles(self.directory / "curves"), AtOnce())
         curves.attach(self.app, self.curves)
 
     def writes(self, *steps: int, **numbers: float) -> None:
@@ -259,6 +261,25 @@ def test_nobody_waits_for_the_numbers_of_another(place: Drawn, monkeypatch: pyte
     finally:
         busy.ends.set()
         reader.join(patience(30))
+
+
+def test_nobodys_jobs_are_sampled_later_for_the_files_of_another_owner(
+    place: Drawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for job_id, uid in (("1", ADA), ("2", BOB)):
+        assert place.submit(JOB, uid).status_code == 201
+        place.until("running", job_id)
+        (place.attempt_dir(job_id) / "metrics.jsonl").write_text('{"time": 1, "step": 1, "loss": 1}\n')
+    place.curves.work, busy, told = FairExecutor("test", threads_per_user=1), Busy(monkeypatch), Event()
+    place.curves.sample()
+    assert busy.began.wait(patience(30))
+    place.curves.work.put(str(ADA), told.set)
+    place.curves.work.put(str(BOB), told.set)
+    try:
+        assert told.wait(patience(30))
+        assert len(place.curves._live) == 2
+    finally:
+        busy.ends.set()
 
 
 def test_a_look_at_running_jobs_reads_a_part_and_the_next_goes_on(

@@ -106,7 +106,9 @@ class Site:
         return found
 
     def until(self, state: str, reference: str = "1") -> dict[str, Any]:
-        return wait_until(lambda: found if (found := self.job(reference))["state"] == state else None)
+        found = wait_until(lambda: found if (found := self.job(reference))["state"] == state else None)
+        self.service.daemon.exclusive.read(lambda: None)  # the loop knows it, too, and not the store alone
+        return found
 
     def attempt_dir(self, job_id: str = "1", attempt: int = 1) -> Path:
         return self.directory / "jobs" / job_id / "attempts" / str(attempt)

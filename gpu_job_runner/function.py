@@ -68,7 +68,8 @@ def map(  # noqa: A001  the word of Python for it
 ) -> list[Job[T]]:
     """Call a function in a job for each value, or for each combination of a grid such as ``{"lr": [1, 2]}``.
 
-    The values of a combination are keyword arguments.  If one job is refused, those before it are cancelled.
+    The values of a combination are keyword arguments.  If one job is refused, or the call is interrupted,
+    those before it are cancelled.
     """
     if isinstance(values, Mapping):
         for name, each in values.items():
@@ -87,10 +88,9 @@ def map(  # noqa: A001  the word of Python for it
     try:
         for spec in specs:
             jobs += send(connection, spec)
-    except Exception:  # whatever it is: the jobs that are submitted already have no caller
-        if jobs:
+    finally:
+        if 0 < len(jobs) < len(specs):  # those that are submitted have no caller
             connection.cancel_all([job.id for job in jobs])
-        raise
     return jobs
 
 
@@ -157,6 +157,7 @@ def _spec(
         raise UsageError(f"{name}: cannot be pickled with its arguments: {error}") from error
     packed = {
         "python": sys.version_info[:2],
+        "interpreter": sys.executable,
         "paths": _paths(options.get("code", ".")),
         "library": [_source(each) for each in LIBRARY],
         "call": pickled,

@@ -137,6 +137,18 @@ def _ask(connection: Connection, spec: Spec, *, dry_run: bool = False) -> dict[s
         raise found from error
 
 
+def try_out(connection: Connection, spec: Spec) -> dict[str, Any]:
+    """Return the result that a submission would have.
+
+    Raises:
+        UsageError: it would make a schedule.
+    """
+    plan = _ask(connection, spec, dry_run=True)
+    if "schedule" in plan:
+        raise UsageError(f"{spec.shown}: schedule: has no job yet; make it with runner submit")
+    return plan
+
+
 def _option(field: re.Match[str]) -> str:
     return {"time_limit": "time"}.get(field[1], field[1])
 
@@ -146,9 +158,7 @@ def _check_number(connection: Connection, spec: Spec, *, several: bool) -> None:
     several_of = None if several else next((each for each in SEVERAL if each.encode() in spec.text), None)
     if b"schedule" not in spec.text and several_of is None:
         return
-    plan = _ask(connection, spec, dry_run=True)
-    if "schedule" in plan:
-        raise UsageError(f"{spec.shown}: schedule: has no job yet; make it with runner submit")
+    plan = try_out(connection, spec)
     if several_of and len(plan.get("jobs", ())) > 1:
         fact = f"makes {len(plan['jobs'])} jobs; use {SEVERAL[several_of]}"
         raise UsageError(f"{spec.shown}: {several_of}: {fact}")

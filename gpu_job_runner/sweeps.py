@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from gpu_job_runner.job import LOOK_S, Job, connect
-from gpu_job_runner.submission import Options, make_spec, send
+from gpu_job_runner.submission import Options, make_spec, send, try_out
 from runner.base.errors import UsageError
 from runner.client.http import quote_path
 
@@ -93,6 +93,6 @@ def sweep(what: str | os.PathLike[str] | Mapping[str, Any], /, **options: Unpack
         UsageError: it has no such section, or something in it must be changed.
     """
     spec, connection = make_spec(what, options), connect()
-    if b"sweep" not in spec.text:
+    if not try_out(connection, spec)["job"]["job"].get("sweep"):
         raise UsageError(f"{spec.shown}: sweep: is missing; a job without it is for submit")
     return Sweep(send(connection, spec), connection)

@@ -30,6 +30,7 @@ from runner.client.http import Response, begin, exchange, query_string, quote_pa
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Self
 
     from runner.client.autostart import Endpoint, Tell
     from runner.client.http import Query, StreamedBody
@@ -114,13 +115,13 @@ class Client:
         self._follows = follows
         self._until_s = until_s  # time of ``monotonic``; None: no limit
 
-    def following(self, until_s: float | None = None) -> Client:
+    def following(self, until_s: float | None = None) -> Self:
         """Return a client that repeats requests if the daemon dies, until a time of ``monotonic``.
 
         The client gives up a daemon that cannot be restarted: at that time, or after ``FOLLOW_PATIENCE_S``.
         It does not restart a daemon that somebody has stopped, but waits until somebody else does.
         """
-        return Client(self.endpoint, self.tell, follows=True, until_s=until_s)
+        return type(self)(self.endpoint, self.tell, follows=True, until_s=until_s)
 
     def get(self, path: str, query: Query | None = None, wait_s: float = 0.0) -> Any:  # noqa: ANN401  JSON
         """Return the JSON answer to a GET request; a daemon that has exited is started again."""

@@ -23,6 +23,8 @@ from types import TracebackType
 from typing import Any, Final, Self, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import yaml
+
 AT = "2026-03-01T12:00:00.000Z"
 Json = dict[str, Any]
 
@@ -332,13 +334,19 @@ class _Exchange(BaseHTTPRequestHandler):
         if self.api.made is not None:
             self._json({"schedule": self.api.made, **({"job": {}} if body["dry_run"] else {})}, 201)
             return
-        name, count, self.api.matrix = body["name"] or Path(body["path"]).stem, self.api.matrix, 0
+        name, count = body["name"] or Path(body["path"]).stem, self.api.matrix
         names = [f"{name}-{number}" for number in range(1, count + 1)] or [name]
         if body["dry_run"]:
             jobs = [{"name": each, "values": {"seed": 1}} for each in names]
-            plan = {"job": RESOLVED, "spec": {"attempt": 1}, "engine": {"user": "1000:1000"}}
+            job = {
+                **cast("Json", RESOLVED["job"]),
+                "sweep": yaml.safe_load(self.api.submitted[-1]).get("sweep"),
+            }
+            resolved = {**RESOLVED, "job": job}
+            plan = {"job": resolved, "spec": {"attempt": 1}, "engine": {"user": "1000:1000"}}
             self._json({**plan, "jobs": jobs})
             return
+        self.api.matrix = 0
         made = [self.api.add(each) for each in names]
         self._json({"job": made[0], "jobs": made, "warnings": self.api.warnings}, 201)
 

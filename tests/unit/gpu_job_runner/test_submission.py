@@ -8,7 +8,9 @@ import pytest
 import yaml
 
 import gpu_job_runner as runner
-from gpu_job_runner.submission import Options, command_text, make_spec
+from gpu_job_runner import function, submission
+from gpu_job_runner.job import Connection
+from gpu_job_runner.submission import Options, Spec, command_text, make_spec
 from tests.fakes.daemon.api import AT, FakeApi, Problem, an_attempt, ended
 
 
@@ -197,7 +199,7 @@ def test_a_matrix_is_for_submit_all_alone(api: FakeApi, tmp_path: Path) -> None:
 
 def test_a_sweep_is_for_sweep_alone(api: FakeApi, tmp_path: Path) -> None:
     file = tmp_path / "m.yaml"
-    file.write_text("sweep: {}\n")
+    file.write_text("sweep: {metric: loss}\n")
     api.matrix = 3
     with pytest.raises(runner.UsageError, match="sweep: makes 3 jobs; use sweep"):
         _ = runner.submit(file)
@@ -210,9 +212,14 @@ def test_a_sweep_is_for_sweep_alone(api: FakeApi, tmp_path: Path) -> None:
     assert swept.wait().best is None  # the paused one waits for the other, and that for a person
     api.answers["sweeps"] = {"best": "000002", "candidates": candidates("cancelled", "succeeded", "failed")}
     assert swept.wait().best is swept.jobs[1]
-    file.write_text("name: t\n")
+    api.jobs.clear()
+    file.write_text("name: sweep\n")
     with pytest.raises(runner.UsageError, match="sweep: is missing"):
         runner.sweep(file)
+    api.made = {"name": "nightly"}
+    with pytest.raises(runner.UsageError, match="schedule: has no job yet"):
+        runner.sweep(file)
+    assert not api.jobs
 
 
 def candidates(*states: str) -> list[dict[str, object]]:
@@ -232,6 +239,30 @@ def test_a_job_that_ends_badly_raises_with_its_reason(api: FakeApi) -> None:
     with pytest.raises(runner.JobFailed, match="train: failed: exit code 1: KeyError") as told:
         job.result()
     assert told.value.job is job
+
+
+def test_a_wait_for_a_job_that_is_gone_raises_as_other_calls_do(api: FakeApi) -> None:
+    api.add("train")
+    job = runner.find("train")
+    api.jobs.clear()
+    with pytest.raises(runner.UsageError):
+        job.wait()
+
+
+def test_jobs_of_a_map_that_is_interrupted_are_cancelled(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = submission.send
+
+    def interrupted(connection: Connection, spec: Spec) -> list[runner.Job[Any]]:
+        if len(api.jobs) == 2:
+            raise KeyboardInterrupt
+        return send(connection, spec)
+
+    monkeypatch.setattr(function, "send", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        _ = runner.map(abs, [1, 2, 3])
+    assert [job["outcome"] for job in api.jobs.values()] == ["cancelled"] * 2
 
 
 def test_a_wait_ends_in_time_with_what_the_job_does(api: FakeApi) -> None:

@@ -9,10 +9,21 @@ import base64
 import functools
 import os
 import pickle
+import shutil
 import sys
 import traceback
 import types
 import zlib
+
+TYPE_CHECKING = False  # as ``typing.TYPE_CHECKING``, without the import
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+CHANGED = "RUNNER_CALL_CHANGED"
+"""The variable of a process whose interpreter was changed, which is done once."""
+
+FINAL = 93
+"""The exit code of the contract of what is not to be started again."""
 
 KEPT = "returned.pickle"
 """The file in the directory of the attempt."""
@@ -22,8 +33,8 @@ def main(words: list[str]) -> None:
     """Call the function that the words hold; an exception ends the process with its traceback."""
     packed = pickle.loads(zlib.decompress(base64.b64decode("".join(words))))  # noqa: S301  made by the submitter
     if packed["python"] != sys.version_info[:2]:
-        there, here = (".".join(map(str, each)) for each in (packed["python"], sys.version_info[:2]))
-        sys.exit("the function is of Python {}, and the job has {}; choose another image".format(there, here))
+        change_python(packed)
+    os.environ.pop(CHANGED, None)
     sys.path[:0] = packed["paths"]
     sys.argv[1:] = []  # the words are none of the function's arguments
     load_library(packed["library"])
@@ -38,6 +49,24 @@ def main(words: list[str]) -> None:
         except Exception:  # noqa: BLE001  an exception that cannot be pickled is told as text
             keep(told)
         raise
+
+
+def change_python(packed: dict[str, Any]) -> NoReturn:
+    """Begin again with an interpreter of the function's Python: that of its caller, or one of the name."""
+    there, here = (".".join(map(str, each)) for each in (packed["python"], sys.version_info[:2]))
+    others = (shutil.which(each) for each in (packed["interpreter"], "python" + there))
+    found = next(filter(None, others), None)
+    if found is None or CHANGED in os.environ:
+        line = "the function is of Python {0}, and the job has {1}; choose an image with {0}".format(
+            there, here
+        )
+        keep((False, line, ""))
+        sys.stderr.write(line + "\n")
+        sys.exit(FINAL)
+    os.environ[CHANGED] = here
+    with open("/proc/self/cmdline", "rb") as file:
+        [_, *words] = file.read().split(b"\0")[:-1]
+    os.execv(found, [os.fsencode(found), *words])  # noqa: S606  that which started this one, but another
 
 
 def put_in_main(function: object) -> None:
@@ -87,11 +116,12 @@ def keep(told: tuple[bool, str, str], *value: object) -> None:
 
     It is told first, without any class: the value, or the exception, may be one that cannot be loaded there.
     """
-    import cloudpickle
-
     path = os.path.join(os.environ["RUNNER_ATTEMPT_DIR"], KEPT)
     with open(path + ".part", "wb") as file:
-        for each in (told, *value):
+        pickle.dump(told, file)
+        for each in value:
+            import cloudpickle
+
             cloudpickle.dump(each, file)
     os.replace(path + ".part", path)
 

@@ -110,7 +110,8 @@ def returned(job: Job[Any], detail: JobDetail) -> Any:
         stream = io.BytesIO(job.read(f"/job/attempts/{attempt}/{call.KEPT}"))
     except UsageError as error:
         job.check(detail)
-        raise JobFailed(f"{job.name}: its process ended before the function returned", job) from error
+        fact = "its process ended before the function returned, or its files were removed"
+        raise JobFailed(f"{job.name}: {fact}", job) from error
     succeeded, line, text = pickle.load(stream)  # noqa: S301  of this user's own job
     if succeeded:
         job.check(detail)
@@ -123,7 +124,7 @@ def returned(job: Job[Any], detail: JobDetail) -> Any:
         value = None
     if succeeded:
         return value
-    raise RemoteError(f"{job.name}: {line}{_missing(value)}\n\n{text}", job, text) from value
+    raise RemoteError(f"{job.name}: {line}{_missing(value)}\n\n{text}".rstrip(), job, text) from value
 
 
 def _missing(error: object) -> str:

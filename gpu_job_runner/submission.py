@@ -117,7 +117,7 @@ def send(connection: Connection, spec: Spec) -> list[Job[Any]]:
     """Submit a job file, and return its jobs; what the daemon warns of becomes warnings."""
     answer = _ask(connection, spec)
     for warning in answer.get("warnings", ()):
-        warnings.warn(warning, stacklevel=4)
+        warnings.warn(warning, stacklevel=3)  # the caller's line
     return [Job(each, connection) for each in answer["jobs"]]
 
 

@@ -141,7 +141,8 @@ def winner(reference: str) -> None:
 
     found = _get(reference)
     if found["best"] is None:
-        raise Refused(f"{found['name']}: no candidate has succeeded so far; runner sweep show {reference}")
+        fact = f"no candidate has succeeded with a finite {found['metric']} so far"
+        raise Refused(f"{found['name']}: {fact}; runner sweep show {reference}")
     job = find_or_start(complain).job(found["best"])
     fields = {name: value for name, value in _given((job["revision"] or {})["job"]) if name not in LEFT_OUT}
     heading = f"the best of {found['name']}: job {job['id']}; its weights: init_from: job/{job['id']}/final"

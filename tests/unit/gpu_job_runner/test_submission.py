@@ -228,8 +228,9 @@ def candidates(*states: str) -> list[dict[str, object]]:
 
 def test_warnings_of_the_daemon_are_warnings(api: FakeApi, job_file: Path) -> None:
     api.warnings = ["data: 3 files"]
-    with pytest.warns(UserWarning, match="data: 3 files"):
+    with pytest.warns(UserWarning, match="data: 3 files") as told:
         _ = runner.submit(job_file)
+    assert told[0].filename == __file__
 
 
 def test_a_job_that_ends_badly_raises_with_its_reason(api: FakeApi) -> None:

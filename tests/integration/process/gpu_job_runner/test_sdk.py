@@ -231,17 +231,3 @@ def test_waiting_asynchronously_ends_when_it_is_cancelled() -> None:
 def test_what_cannot_be_pickled_is_refused_before_anything_is_submitted() -> None:
     with pytest.raises(runner.UsageError, match="scale: cannot be pickled"):
         _ = runner.run(scale, (each for each in "ab"))
-
-
-def test_a_job_with_another_python_says_so(tmp_path: Path) -> None:
-    (tmp_path / "requirements.txt").touch()
-    import base64
-    import pickle
-    import zlib
-
-    from gpu_job_runner import call
-
-    packed = {"python": (2, 7)}
-    words = [base64.b64encode(zlib.compress(pickle.dumps(packed))).decode()]
-    with pytest.raises(SystemExit, match=r"the function is of Python 2\.7, and the job has 3"):
-        call.main(words)

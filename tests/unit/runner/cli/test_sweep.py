@@ -85,7 +85,7 @@ def test_the_winner_is_a_job_file_of_its_own(api: FakeApi, invoke: Invoke) -> No
     result = invoke("sweep", "winner", "rate")
     assert (result.exit_code, result.stderr) == (
         3,
-        "rate: no candidate has succeeded so far; runner sweep show rate\n",
+        "rate: no candidate has succeeded with a finite loss so far; runner sweep show rate\n",
     )
 
 

@@ -114,8 +114,9 @@ has_begun() {
 # Make the three lists for signal $1 and the processes at and below $2; "PID/" is one that a shell attends to.
 # They are not $settled while they have a process that a shell has just forked, which may be about to become a program:
 # that would not know of a signal that came before.  One that is there at the next survey, too, is a part of a script.
+# Nor are they if a signal was queued meanwhile: its trap within this one has spoiled the status of a command.
 survey() {
-    number=$1
+    number=$1 queued=$runner_queue
     shift
     listeners='' attended='' others='' settled=yes
     while [ $# -gt 0 ]; do
@@ -158,15 +159,19 @@ survey() {
         # shellcheck disable=SC2086  words
         set -- $below "$@"
     done
+    case $runner_queue in "$queued") ;; *) settled= ;; esac
 }
 
 # Send signal $1 to the other arguments, unless they have been told before.  A program that still is the runner's, on its
-# way to the rights of its owner, is told later.
+# way to the rights of its owner, is told later.  Who is told is noted before: a trap may spoil the status of what tells.
 tell() {
     number=$1
     shift
     for pid in "$@"; do
-        case $told in *" $pid "*) ;; *) kill "-$number" "$pid" && told="$told$pid " ;; esac
+        case $told in *" $pid "*) continue ;; esac
+        kill -0 "$pid" || continue
+        told="$told$pid "
+        kill "-$number" "$pid"
     done
 }
 
@@ -192,7 +197,7 @@ begin_stop() {
 go_on_stopping() {
     has_begun "$1" || return 0
     survey 15 "$1"
-    [ -n "$settled" ] || return 0
+    case $settled in '') return 0 ;; esac
     read -r now _ </proc/uptime
     now=${now%.*}
     if [ -n "$listeners" ]; then

@@ -154,3 +154,51 @@ def test_a_second_request_to_stop_that_comes_during_the_first_tells_the_program_
         shell.terminate()
         assert shell.wait() == 0
     assert log.read_text() == "ready\nheard 1\n"
+
+
+COUNTS = """
+import os, signal, sys, time
+heard = []
+signal.signal(signal.SIGTERM, lambda *_: heard.append("TERM"))
+signal.signal(signal.SIGUSR1, lambda *_: heard.append("USR1"))
+print("ready", flush=True)
+while heard.count("TERM") < 1 or heard.count("USR1") < 1:
+    signal.pause()
+time.sleep(0.5)  # the shell looks again meanwhile
+with open(sys.argv[1] + ".part", "w") as file:
+    file.write(str(heard.count("TERM")))
+os.rename(sys.argv[1] + ".part", sys.argv[1])
+"""
+BRINGS = """
+runner_main=
+listen
+sh -c 'trap : TERM; "$@"; exit 0' sh "$@" &
+runner_main=$!
+while wait "$runner_main"; kill -0 "$runner_main" 2>/dev/null; do :; done
+"""
+ONCE = '{ [ -n "$once" ] || { once=yes && kill -USR1 $$; }; }'
+
+
+@pytest.mark.parametrize(
+    ("moment", "spoiled"),
+    [
+        ('kill "-$number" "$pid"', f'kill "-$number" "$pid"; {ONCE}'),
+        ('look "$child" "$1"', f'look "$child" "$1" && {ONCE}'),
+    ],
+    ids=["told", "looked-at"],
+)
+def test_another_signal_in_the_middle_of_a_stop_lets_a_program_be_told_once(
+    tmp_path: Path, moment: str, spoiled: str
+) -> None:
+    """The shell signals itself at that moment of its trap, so another trap comes within it."""
+    assert moment in SIGNALS
+    signals, count = "once=\n" + SIGNALS.replace(moment, spoiled), tmp_path / "count"
+    with ExitStack() as ends:
+        argv = ["sh", "-c", signals + BRINGS, "sh", sys.executable, "-S", "-c", COUNTS, str(count)]
+        shell = ends.enter_context(subprocess.Popen(argv, stdout=subprocess.PIPE, start_new_session=True))
+        ends.callback(os.killpg, shell.pid, signal.SIGKILL)
+        assert shell.stdout is not None
+        assert shell.stdout.readline() == b"ready\n"
+        shell.terminate()
+        until(count.is_file, "the program is told", 20)
+    assert count.read_text() == "1"

@@ -74,6 +74,10 @@ class Offer:
     """Whether its log tells how much of that is left."""
     noise: float = 0.05
     """The standard deviation of the time of a step, as a share."""
+    alike: float = 0.0
+    """The correlation of the times of neighbouring steps: a load that comes and goes."""
+    drift: float = 0.0
+    """The share by which the machine gets slower while something is measured."""
     canary: int = 100
     measured: bool = True
     stands: bool = False
@@ -117,12 +121,13 @@ class _Pace:
 
 
 def _measure(
-    pace: _Pace, noise: float, draw: random.Random, steps: range, least: int = MIN_MEASUREMENTS
+    pace: _Pace, offer: Offer, draw: random.Random, steps: range, least: int = MIN_MEASUREMENTS
 ) -> Throughput | None:
     """Return what is measured of some steps, with evaluations after every so many of them."""
-    lines, at = [], 0.0
-    for step in steps:
-        at += max(1 + noise * draw.gauss(0, 1), 0.05) / pace.rate
+    lines, at, off = [], 0.0, 0.0
+    for number, step in enumerate(steps):
+        off = offer.alike * off + math.sqrt(1 - offer.alike**2) * draw.gauss(0, 1)
+        at += max(1 + offer.noise * off, 0.05) * (1 + offer.drift * number / len(steps)) / pace.rate
         lines.append(MetricsLine(at, step, trained=True))
         if pace.every and step % pace.every == 0 and step < steps[-1]:
             at += pace.eval_s
@@ -134,7 +139,7 @@ def _pair(offer: Offer, draw: random.Random) -> Pair:
     """Return what was measured of the job and of its canary, as they are without each other."""
     before, began = _Pace(offer.now, offer.eval_every, offer.eval_now_s), max(offer.done - SEEN, 0)
     seen = range(began + 1, offer.done + 1)
-    now = _measure(before, offer.noise, draw, seen)
+    now = _measure(before, offer, draw, seen)
     evaluated = offer.eval_every is not None and offer.done > offer.eval_every
     if now is not None and now.eval_s is None and evaluated:  # earlier than what is looked at
         now = Throughput(now.steps, offer.eval_now_s)
@@ -145,11 +150,11 @@ def _pair(offer: Offer, draw: random.Random) -> Pair:
     slowed = replace(before, rate=offer.now / offer.beside, every=None)
     least = 0 if offer.stands else math.ceil((FEW + 1) * tried.rate / slowed.rate)
     steps = min(max(offer.canary, least), LONGEST * offer.canary)
-    new = _measure(tried, offer.noise, draw, range(offer.saved + 1, offer.saved + steps + 1))
+    new = _measure(tried, offer, draw, range(offer.saved + 1, offer.saved + steps + 1))
     if offer.stands:
-        return Pair(now or _measure(before, offer.noise, draw, seen, FEW), new)
+        return Pair(now or _measure(before, offer, draw, seen, FEW), new)
     meanwhile = range(1, round(steps * slowed.rate / tried.rate) + 1)
-    beside = _measure(slowed, offer.noise, draw, meanwhile, FEW)
+    beside = _measure(slowed, offer, draw, meanwhile, FEW)
     return compare_beside(now or beside, beside, new)
 
 

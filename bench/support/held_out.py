@@ -18,6 +18,7 @@ _EVAL: Final = Offer(
     "", 5000, 2500, 1.0, 1.0, saved=2500, every=500, start_s=40, eval_every=500, eval_now_s=900,
     eval_new_s=120, evaluated=0.3,
 )  # fmt: skip
+_WAVES: Final = replace(_NIGHT, noise=0.2, alike=0.9)
 _OWN: Final = Offer("", 8000, 3000, 2.0, 3.2, kind="C", every=1000, saved=3000, start_s=15)
 
 
@@ -131,4 +132,31 @@ HELD_OUT: Final = (
     _named(_NIGHT, "a minute left, 10x", done=49940, saved=49900, new=10.0),
     _named(_LONG, "start 15 min, checkpoint 5,000 steps old, 3x", saved=1000, every=None, new=6.0),
     _named(_LONG, "start 15 min, checkpoint 5,000 steps old, 1.2x", saved=1000, every=None, new=2.4),
-)
+    _named(_WAVES, "waves of load, 0.97x", new=0.97),
+    _named(_WAVES, "waves of load, 0.8x", new=0.8),
+    _named(_WAVES, "waves of load, as fast as before", new=1.0),
+    _named(_WAVES, "waves of load, 2x", new=2.0),
+    _named(_WAVES, "waves of load, parked, 0.97x", new=0.97, stands=True, on_demand=True, saved=20000),
+    _named(_WAVES, "waves of load, parked, 2x", new=2.0, stands=True, on_demand=True, saved=20000),
+    _named(_NIGHT, "the machine gets half as fast, 0.95x", drift=1.0, new=0.95),
+    _named(_NIGHT, "the machine gets half as fast, 1.5x", drift=1.0, new=1.5),
+    _named(_NIGHT, "the machine gets twice as fast, 0.95x", drift=-0.5, new=0.95),
+    _named(_NIGHT, "the machine gets twice as fast, 1.5x", drift=-0.5, new=1.5),
+    _named(_NIGHT, "the machine gets twice as fast, parked, 0.95x", drift=-0.5, new=0.95, stands=True,
+           on_demand=True, saved=20000),
+    _named(_EVAL, "an evaluation in the canary, 0.9x", evaluated=None, done=1200, saved=1000, new=0.9,
+           eval_new_s=900),
+    _named(_EVAL, "evaluations 7.5x faster, the last one alone is left", done=4990, saved=4500,
+           evaluated=None),
+    _named(_EVAL, "faster evaluations, none is left to come before the end of a long epoch", evaluated=None,
+           eval_every=5000, done=100, saved=100, every=100),
+    _named(_NIGHT, "C that nobody allowed, 10x, waves of load", kind="C", allowed=False, new=10.0, alike=0.9),
+    _named(_NIGHT, "C allowed, 1.5x, a start longer than what is left", kind="C", new=1.5, done=49950,
+           saved=49900),
+    _named(_NIGHT, "the last step is left, 10x", done=49999, saved=49900, new=10.0),
+    _named(_LONG, "start 15 min, checkpoint 30 min old, 10 min to gain", done=18000, saved=14400, new=6.0),
+    _named(_NIGHT, "interrupted every 10 min, checkpoints every 100 s, 1.3x", new=1.3, mean_s=600.0,
+           interrupted=tuple(600.0 * i for i in range(1, 60))),
+    _named(_NIGHT, "interrupted every 10 min, checkpoints every 100 s, 0.9x", new=0.9, mean_s=600.0,
+           interrupted=tuple(600.0 * i for i in range(1, 60))),
+)  # fmt: skip

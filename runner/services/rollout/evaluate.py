@@ -43,6 +43,7 @@ from runner.services.rollout.throughput import (
     measure_throughput,
     present_throughput,
     seconds_to_first_step,
+    without_warm_up,
 )
 from runner.services.rollout.trial import TIME_LIMIT, Trial, TrialMeasurement
 
@@ -345,6 +346,7 @@ class RolloutEvaluator:
 
     def _pair(self, measured: TrialMeasurement | None, written: Sequence[MetricsLine], now: datetime) -> Pair:
         """Return the rates of the job and of the change, both as they are without a canary."""
+        written = without_warm_up(written)
         alone = self._present_throughput(written, now)
         if measured is None:
             return Pair(alone, None)

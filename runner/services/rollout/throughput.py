@@ -27,6 +27,9 @@ WINDOWS: Final = 30
 WARM_UP: Final = 4
 """How many times as long as the median step a step takes that belongs to the start."""
 
+MOST_ALIKE: Final = 0.9
+"""The largest correlation of neighbouring windows that is reckoned with: few of them tell no more."""
+
 FEW: Final = 8
 """Stretches of a job that its canary's rate can be compared with at least."""
 
@@ -125,13 +128,18 @@ def seconds_to_first_step(
 
 
 def without_warm_up(lines: Sequence[MetricsLine]) -> Sequence[MetricsLine]:
-    """Return the lines after the first steps if some of those were slow: they compile, or fill a cache."""
+    """Return the lines after the first steps if some of those were slow: they compile, or fill a cache.
+
+    Steps are no warm-up if later ones are as slow, and an evaluation between two is none.
+    """
     seconds = [
-        (after.time - before.time) / max(after.step - before.step, 1) for before, after in pairwise(lines)
+        (after.time - before.time) / max(after.step - before.step, 1) * (before.trained and after.trained)
+        for before, after in pairwise(lines)
     ]
-    first = seconds[: min(len(seconds) // 4, len(seconds) - MIN_MEASUREMENTS)]
-    slow = [number for number, each in enumerate(first) if each > WARM_UP * statistics.median(seconds)]
-    return lines[slow[-1] + 1 :] if slow else lines
+    most = max(min(len(seconds) // 4, len(seconds) - MIN_MEASUREMENTS), 0)
+    long_s = WARM_UP * statistics.median(seconds) if most else math.inf
+    slow = [number for number, each in enumerate(seconds) if each > long_s]
+    return lines[slow[-1] + 1 :] if slow and slow[-1] < most else lines
 
 
 class RunningEvaluation(NamedTuple):
@@ -216,11 +224,16 @@ def _rate(seconds_per_step: Sequence[float]) -> Rate:
     """Return the steps per second of windows: the inverse of the mean time of a step.
 
     The mean of the windows' rates would be too high: a fast window would count as much as a slow one, and
-    takes less of the time.  The deviation is carried over to first order.
+    takes less of the time.  The deviation is carried over to first order, and is larger if neighbours are
+    alike: of a machine that gets slower, or a load that comes and goes, many windows tell as little as few.
     """
     count = len(seconds_per_step)
     mean = math.fsum(seconds_per_step) / count
-    variance = math.fsum((each - mean) ** 2 for each in seconds_per_step) / (count - 1)
+    off = [each - mean for each in seconds_per_step]
+    squares = math.fsum(each * each for each in off)
+    alike = math.fsum(one * other for one, other in pairwise(off)) / squares if squares else 0.0
+    alike = min(max(alike, 0.0), MOST_ALIKE)
+    variance = squares / (count - 1) * (1 + alike) / (1 - alike)
     return Rate(1 / mean, math.sqrt(variance) / mean**2, count)
 
 

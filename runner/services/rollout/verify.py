@@ -15,15 +15,18 @@ from runner.base.readable import readable_duration
 from runner.base.threads import PeriodicThread
 from runner.core.job.attempt import ExpectedSpeedup
 from runner.core.job.states import Running
-from runner.core.policy.economics import Rate, Work, misses_expectation
+from runner.core.policy.economics import MIN_MEASUREMENTS, Rate, Work, misses_expectation
 from runner.core.ports.store import JobRow
 from runner.files.revision import parse_revision
 from runner.services.rollout.service import RolloutService
-from runner.services.rollout.throughput import measure_throughput
+from runner.services.rollout.throughput import measure_throughput, without_warm_up
 
 log = structlog.get_logger()
 
 PERIOD_S: Final = 2.0
+
+LEAST: Final = MIN_MEASUREMENTS * 4 // 3 + 2
+"""Lines before an attempt is measured: the first quarter of them may be slow, and is left out then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,8 @@ class RolloutVerifier:
             return
         attempt = state.attempt
         step_times = self.rollouts.canaries.step_times
-        seen = measure_throughput(step_times.of(row, attempt.number, attempt.lineage))
+        lines = step_times.of(row, attempt.number, attempt.lineage)
+        seen = measure_throughput(without_warm_up(lines)) if len(lines) >= LEAST else None
         status = service.queries.progress(row)
         if seen is None or status is None:
             return

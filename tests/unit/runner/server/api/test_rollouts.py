@@ -51,10 +51,17 @@ class Place(Site):
         self.submit(text)
         self.until("running")
 
-    def writes(
-        self, per_s: float, count: int = 60, *, job_id: str = "1", first: int = 0, ago_s: float = 0
+    def writes(  # noqa: PLR0913
+        self,
+        per_s: float,
+        count: int = 60,
+        *,
+        job_id: str = "1",
+        first: int = 0,
+        ago_s: float = 0,
+        compiles_s: float = 0,
     ) -> None:
-        """Let an attempt report so many steps, the last of them some time ago."""
+        """Let an attempt report so many steps, the last of them some time ago; five at first may compile."""
         attempt = max(
             int(path.name)
             for path in (self.directory / "jobs" / job_id / "attempts").iterdir()
@@ -62,7 +69,13 @@ class Place(Site):
         )
         place, now = self.attempt_dir(job_id, attempt), time.time() - ago_s
         lines = [
-            json.dumps({"time": now - (count - 1 - i) / per_s, "step": first + i + 1, "loss": 0.5})
+            json.dumps(
+                {
+                    "time": now - (count - 1 - i) / per_s - max(5 - i, 0) * compiles_s,
+                    "step": first + i + 1,
+                    "loss": 0.5,
+                }
+            )
             for i in range(count)
         ]
         status = Status(phase=Phase.TRAIN, time=now, step=first + count, total_steps=400)
@@ -396,6 +409,20 @@ def test_a_job_that_stood_still_for_a_canary_of_a_slower_change_goes_on_with_its
     assert site.revisions() == [(1, 1, True)]
 
 
+def test_the_steps_with_which_a_job_began_make_no_slower_change_seem_faster(site: Place) -> None:
+    text = BASE.replace("cpus: 1", "cpus: 3")
+    cached = text.replace('"off"', "memory")
+    site.runs(text)
+    site.saves(40)
+    site.writes(5.0, compiles_s=8.0)
+    assert site.canary(cached)["parked"] is True
+    site.until("running", "2")
+    site.writes(4.0, job_id="2", first=40)
+    site.trial("2")
+    answer = site.apply(cached, canary="2")
+    assert (answer["facts"]["econ.best"], answer["outcome"], answer["revision"]) == ("keep", "keep", None)
+
+
 def test_a_change_is_stored_for_the_next_start_only_on_request(site: Place) -> None:
     site.runs()
     assert (site.apply(CACHED)["outcome"], len(site.revisions())) == ("keep", 1)
@@ -427,6 +454,20 @@ def test_what_its_owner_allowed_is_held_to_no_speed(site: Place) -> None:
     site.verifier.verify_all()
     job = site.service.queries.find("1").job
     assert (job.revision, job.promise) == (2, None)
+
+
+@pytest.mark.parametrize("count", [21, 24, 60])
+def test_steps_that_compile_take_no_change_back(site: Place, count: int) -> None:
+    site.runs()
+    site.saves(40)
+    site.writes(1.0)
+    site.apply(CACHED, canary=site.measured(CACHED, 10.0))
+    site.attempt(2)
+    site.writes(10.0, count, first=40, compiles_s=8.0)
+    site.verifier.verify_all()
+    assert site.service.queries.find("1").job.revision == 2
+    told = [each["text"] for each in site.ask("GET", "/events?job=1").json()["events"]]
+    assert any("keeps what it promised" in text for text in told) is (count == 60)
 
 
 @pytest.mark.parametrize(("per_s", "revision"), [(0.9, 2), (0.2, 3)])

@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from datetime import UTC, datetime
+from random import Random
 
 import pytest
 
@@ -217,6 +218,40 @@ def test_steps_that_compile_belong_to_the_start() -> None:
     assert found.steps.deviation == pytest.approx(0.0, abs=1e-9)
     assert seconds_to_first_step(slow, launched, 2.0) == pytest.approx(9.5)
     assert seconds_to_first_step(slow, launched, 2.0, trained) == pytest.approx(69.5)
+
+
+def test_pauses_that_come_later_too_are_no_warm_up() -> None:
+    """Left out of the first steps alone, they would make a change faster than it is."""
+    pauses = [
+        replace(line, time=line.time + 40.0 * (i > 5) + 40.0 * (i > 40))
+        for i, line in enumerate(steady(60, 0.5))
+    ]
+    assert without_warm_up(pauses) == pauses
+
+
+def test_an_evaluation_among_the_first_steps_is_no_warm_up() -> None:
+    lines = [replace(line, time=line.time + 40.0 * (i > 5)) for i, line in enumerate(steady(60, 0.5))]
+    lines.insert(6, MetricsLine(lines[5].time + 40.0, 6, trained=False))
+    assert without_warm_up(lines) == lines
+    found = measure_throughput(lines)
+    assert found is not None
+    assert found.eval_s == pytest.approx(40.0)
+
+
+@pytest.mark.parametrize(("alike", "most"), [(0.0, 4), (0.9, 4)])
+def test_neighbours_that_are_alike_tell_less_than_as_many_others(alike: float, most: int) -> None:
+    """Of forty measurements of a load that comes and goes, 11 surely had another rate than they truly had."""
+    draw, wrong = Random(3), 0  # noqa: S311  not for cryptography
+    for _ in range(40):
+        at, off, lines = 0.0, 0.0, []
+        for step in range(1, 302):
+            off = alike * off + math.sqrt(1 - alike**2) * draw.gauss(0, 1)
+            at += 1 + 0.2 * max(off, -4.0)
+            lines.append(MetricsLine(at, step, trained=True))
+        found = measure_throughput(lines)
+        assert found is not None
+        wrong += not found.steps.low <= 1.0 <= found.steps.high
+    assert wrong <= most
 
 
 def test_a_slow_step_in_the_middle_is_the_spread_of_a_rate() -> None:

@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
 
 EXACT: Final = (
     Script("plain", r"^.*step 30 ", None),
+    Script("tracked", r"^step 20 ", None),
     Script("huggingface", r"\D12/40 ", r"\D1[0-9]/40 ", "out/final/model.safetensors"),
     Script("lightning", r"^epoch 4 ", r"^epoch [5-9] "),
     Script("torchrun", r"^epoch 5 ", r"^epoch [6-9] ", "final.pt"),

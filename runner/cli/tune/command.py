@@ -13,6 +13,7 @@ import click
 from runner.base.errors import Unavailable, UsageError
 from runner.cli.console import complain, say, say_json
 from runner.cli.parameters import as_json, seconds
+from runner.cli.placing import placed
 from runner.client.autostart import remote_host
 from runner.client.client import find_or_start
 
@@ -81,7 +82,10 @@ def tune(  # noqa: PLR0913  one per option
     target = _target(base, output)
     host = "on another machine" if remote_host(os.environ) else one_line(describe_machine())
     window_s = min(max(budget * WINDOW, WINDOW_S[0]), WINDOW_S[1])
-    meter = Meter(find_or_start(complain), base, window_s, until_s, budget / 2)
+    client, text = find_or_start(complain), base.source.encode()
+    if text:  # what is wrong in the file is told with its place there, which attempts do not have
+        client.submit(placed(base.path, text), text, None, dry_run=True)
+    meter = Meter(client, base, window_s, until_s, budget / 2)
     search = Search(meter.measure, meter.left_s)
     first = meter.measure(())
     if first.rate is None:

@@ -15,7 +15,7 @@ import yaml
 
 from runner.cli.tune.attempts import applied_switches, first_losses, items_per_step, steps_per_s
 from runner.services.rollout.throughput import MetricsLine
-from tests.fakes.daemon.api import FakeApi, ended
+from tests.fakes.daemon.api import FakeApi, Problem, ended
 from tests.unit.runner.cli.conftest import Invoke
 
 Rate = Callable[[dict[str, Any]], float]
@@ -142,7 +142,7 @@ def test_too_little_time_is_refused_with_what_is_needed(api: FakeApi, invoke: In
     result = invoke("tune", str(file), "--for", "0.01s")
     assert result.exit_code == 2
     assert "--for 0s: one attempt takes 0 s" in result.stderr
-    assert len(api.submitted) == 2
+    assert len(api.submitted) == 3  # the first one is the check of the file
 
 
 def test_an_attempt_that_goes_on_is_watched_and_cancelled(
@@ -200,6 +200,16 @@ def test_a_job_that_never_starts_is_not_tuned(api: FakeApi, invoke: Invoke, file
     assert {job["outcome"] for job in api.jobs.values()} == {"cancelled"}
 
 
+def test_what_is_wrong_in_the_file_is_told_with_its_place_there(
+    api: FakeApi, invoke: Invoke, file: Path
+) -> None:
+    fact = f"{file}:3:9: secrets.TOKEN: /no/such: does not exist"
+    api.problem = Problem(422, "invalid", 2, fact)
+    result = invoke("tune", str(file))
+    assert (result.exit_code, result.stderr.splitlines()) == (2, [fact])
+    assert api.jobs == {}
+
+
 def test_an_interrupt_leaves_no_attempt(api: FakeApi, invoke: Invoke, file: Path) -> None:
     api.turns["wait"].extend([lambda: None, lambda: os.kill(os.getpid(), signal.SIGINT)])
     result = invoke("tune", str(file))
@@ -210,7 +220,7 @@ def test_an_interrupt_leaves_no_attempt(api: FakeApi, invoke: Invoke, file: Path
 def test_an_interrupt_during_the_submission_waits_for_the_job(
     api: FakeApi, invoke: Invoke, file: Path
 ) -> None:
-    api.turns["submit"].append(lambda: os.kill(os.getpid(), signal.SIGINT))
+    api.turns["submit"].extend([lambda: None, lambda: os.kill(os.getpid(), signal.SIGINT)])
     result = invoke("tune", str(file))
     assert result.exit_code == 130
     assert [job["outcome"] for job in api.jobs.values()] == ["cancelled"]

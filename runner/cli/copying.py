@@ -13,6 +13,9 @@ import shutil
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final, Self
 
+from runner.adapters.host.archive import LEFT_OUT
+from runner.base.textfile import one_line
+
 if TYPE_CHECKING:
     import tarfile
     from types import TracebackType
@@ -51,6 +54,8 @@ class Copy:
         below = [part for part in member.name.split("/") if part not in {"", "."}]
         if ".." in below or "\0" in member.name:
             raise MemberLeftOut("leads out of the copy")
+        if LEFT_OUT in member.pax_headers:
+            raise MemberLeftOut(f"cannot be read: {one_line(member.pax_headers[LEFT_OUT])}")
         path = [self.name, *below] if self.name else below
         with ExitStack() as opened:
             if member.isdir():

@@ -1,6 +1,7 @@
 """Writes a file or a directory of a job as a tar archive, with the rights of the current process.
 
-Links are kept as links and never followed; what is neither file, directory nor link is left out.
+Links are kept as links and never followed; what is neither file, directory nor link is left out.  A job may
+run meanwhile, so what has just gone is left out, too.  What cannot be read has a member that tells so.
 """
 
 import os
@@ -10,6 +11,8 @@ from typing import IO, Final
 
 KINDS: Final = frozenset({stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK})
 TOP: Final = "."
+LEFT_OUT: Final = "RUNNER.left_out"
+"""The header of a member, a named pipe, that stands for what cannot be read."""
 """The name of what was asked for; what lies below it has names below this one."""
 
 
@@ -30,18 +33,26 @@ def _add_below(archive: tarfile.TarFile) -> None:
     waiting = [""]
     while waiting:
         path = waiting.pop()
-        if path:
-            archive.add(path, arcname=f"{TOP}/{path}", recursive=False)
-            archive.inodes.clear()  # type: ignore[attr-defined]  # each link of a file is a file of its own
-            if not stat.S_ISDIR(os.lstat(path).st_mode):
-                continue
-        with os.scandir(path or TOP) as found:
-            names = sorted(
-                (
-                    entry.name
-                    for entry in found
-                    if stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode) in KINDS
-                ),
-                reverse=True,
-            )
-        waiting += [f"{path}/{name}" if path else name for name in names]
+        try:
+            if path:
+                archive.add(path, arcname=f"{TOP}/{path}", recursive=False)
+                archive.inodes.clear()  # type: ignore[attr-defined]  # each link of a file is a file of its own
+                if not stat.S_ISDIR(os.lstat(path).st_mode):
+                    continue
+            names = sorted(os.listdir(path or TOP), reverse=True)
+        except FileNotFoundError:
+            continue
+        except PermissionError as error:
+            told = tarfile.TarInfo(f"{TOP}/{path}")
+            told.type, told.pax_headers = tarfile.FIFOTYPE, {LEFT_OUT: str(error.strerror)}
+            archive.addfile(told)
+            continue
+        below = [f"{path}/{name}" if path else name for name in names]
+        waiting += [each for each in below if _kind(each) in KINDS]
+
+
+def _kind(path: str) -> int | None:
+    try:
+        return stat.S_IFMT(os.lstat(path).st_mode)
+    except OSError:
+        return None

@@ -24,9 +24,9 @@ def locate_output(paths: RunPaths, written: str, *, works: bool) -> PurePosixPat
     path = PurePosixPath(written)
     if ".." in path.parts:
         raise UsageError(f"{quoted(written)}: leads out of the job; write the path without ..")
-    work = PurePosixPath(paths.work_dir.relative_to(paths.root)) if works else PurePosixPath()
+    work = PurePosixPath(paths.work_dir.relative_to(paths.root))
     if not path.is_absolute():
-        return _checked(work / path, written)
+        path = PurePosixPath(CODE_TARGET if works else JOB_DIR, path)
     if path.is_relative_to(paths_in := JOB_DIR / "home"):  # a link, which is not followed
         return _checked(PurePosixPath("homes", str(paths.lineage)) / path.relative_to(paths_in), written)
     if path.is_relative_to(JOB_DIR):

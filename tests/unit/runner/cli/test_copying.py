@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.adapters.host.archive import LEFT_OUT
 from runner.base.errors import UsageError
 from runner.cli import cp as module
 from runner.cli.copying import Copy
@@ -86,6 +87,17 @@ def test_what_is_left_out_is_told(home: Path, capsys: pytest.CaptureFixture[str]
     copied(Copy(str(home), "out"), (".", None), ("./d", "../.ssh"), ("./f", b"x"))
     assert "d: left out: a link that leads out of the copy" in capsys.readouterr().err
     assert (home / "out" / "f").read_bytes() == b"x"
+
+
+def test_what_the_host_could_not_read_is_told(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = tarfile.TarInfo("./shut")
+    told.type, told.pax_headers = tarfile.FIFOTYPE, {LEFT_OUT: "Permission denied"}
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(told)
+    stream = StreamedBody(io.BytesIO(out.getvalue()), {"content-length": str(len(out.getvalue()))})
+    module._extract(stream, Copy(str(home), "out"))
+    assert "shut: left out: cannot be read: Permission denied" in capsys.readouterr().err
 
 
 def test_a_copy_has_the_files_the_modes_and_the_links_within(home: Path) -> None:

@@ -14,7 +14,8 @@ PATHS = RunPaths(Path("/state/jobs/7"), 3, 2)
     [
         ("out/model.pt", True, "work/2/out/model.pt"),
         ("", True, "work/2"),
-        ("home/x", False, "home/x"),
+        ("home/x", False, "homes/2/x"),
+        ("home", False, "homes/2"),
         ("/code/a", True, "work/2/a"),
         ("/job/lineages/1", True, "lineages/1"),
         ("/job/home/x", False, "homes/2/x"),

@@ -5,9 +5,11 @@ import os
 import socket
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -16,6 +18,7 @@ import pytest
 
 from runner.adapters.host import users as module
 from runner.adapters.host import workers
+from runner.adapters.host.archive import LEFT_OUT
 from runner.adapters.host.paths import MAX_SECRET_BYTES, PathRefusedError, open_beneath
 from runner.adapters.host.users import HostUsers
 from runner.adapters.host.worker import CALLS
@@ -303,6 +306,21 @@ def test_a_hard_link_to_a_file_of_another_user_stays_shut(open_path: Path) -> No
     with closing(archive), archive.stream.makefile("rb") as stream:
         assert stream.read() == b""
         assert "you do not have permission" in str(archive.problem())
+
+
+@needs_root
+@pytest.mark.usefixtures("lineage")
+def test_what_cannot_be_read_is_told_and_costs_no_other_file_its_copy(open_path: Path) -> None:
+    shut = open_path / "lineage" / "shut"
+    shut.mkdir(mode=0o700)
+    archive = USERS.archive_as_owner(Owner(65534, 65534, "nobody"), open_path, "lineage")
+    with closing(archive), archive.stream.makefile("rb") as stream:
+        content = BytesIO(stream.read())
+        assert archive.problem() is None
+    with tarfile.open(fileobj=content) as tar:
+        left_out = {each.name for each in tar if LEFT_OUT in each.pax_headers}
+        assert left_out == {"./shut", "./step/hard"}
+        assert {"./step/state.pt", "./step/link", "./away"} <= set(tar.getnames())
 
 
 # --- Attacks: ids that a change of rights passes over

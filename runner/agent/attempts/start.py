@@ -61,7 +61,7 @@ _DEBIAN: Final = {
 
 _PYTHON: Final = {
     **{name: name for name in ("accelerate", "deepspeed", "dvc", "ipython", "mlflow", "optuna", "papermill")},
-    **{name: name for name in ("pytest", "ray", "tensorboard", "uv", "wandb", "jupyter")},
+    **{name: name for name in ("pytest", "ray", "tensorboard", "wandb", "jupyter")},
     "huggingface-cli": "huggingface_hub",
     "hf": "huggingface_hub",
     "transformers-cli": "transformers",
@@ -73,7 +73,7 @@ _OPERATORS: Final = frozenset(("&&", "||", "|", ";", "&", "<", ">", ">>", "2>&1"
 _NEEDLESS: Final = {
     **dict.fromkeys(("pip", "pip3"), "packages are asked for before: runner run --with PACKAGE"),
     **dict.fromkeys(
-        ("conda", "mamba", "micromamba", "poetry", "pipenv", "pdm"),
+        ("conda", "mamba", "micromamba", "poetry", "pipenv", "pdm", "uv", "uvx", "hatch", "rye", "pixi"),
         "the job has the packages of its image; write the command without it, and name them with --with",
     ),
     **dict.fromkeys(("sbatch", "srun", "qsub"), "this job is in a queue already; write the program itself"),

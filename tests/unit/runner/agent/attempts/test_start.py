@@ -104,6 +104,7 @@ def test_a_plain_process_is_not_told_of_an_image() -> None:
         ("hf", "runner run --with huggingface_hub, "),
         ("Rscript", "runner run --system r-base-core, or image.system: [r-base-core], installs it"),
         ("conda", "write the command without it"),
+        ("uv", "write the command without it"),
         ("srun", "write the program itself"),
         ("nvidia-smi", "if it asks for a GPU"),
         ("mytool", "its package is one of Python (--with) or of Debian (--system)"),

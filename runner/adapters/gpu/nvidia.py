@@ -5,6 +5,7 @@ older than its Python binding, and then only its own field is unknown.  A GPU wi
 GPU in MIG mode is not allocated itself; its instances are.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -154,17 +155,28 @@ def _device(
     if uuid is None:
         log.warning("nvidia.device_without_uuid")
         return
-    memory = _query(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    memory, unified = _memory_of(handle)
     yield Device(
         uuid=_text(uuid),
         vendor="nvidia",
         name=_text(_query(pynvml.nvmlDeviceGetName, handle) or "NVIDIA GPU"),
-        memory_bytes=None if memory is None else int(memory.total),
+        memory_bytes=memory,
         label=label,
         capability=_capability(handle),
         link_group=link_group,
         numa=numa,
+        unified=unified,
     )
+
+
+def _memory_of(handle: Any) -> tuple[int | None, bool]:
+    """Return the memory of a device, and whether it is the host's, as that of a GB10, which reports none."""
+    try:
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total), False
+    except UNSUPPORTED as error:
+        if getattr(error, "value", None) != pynvml.NVML_ERROR_NOT_SUPPORTED:
+            return None, False
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), True
 
 
 def _capability(handle: Any) -> tuple[int, int] | None:

@@ -13,7 +13,8 @@ SOURCE = Path(__file__).parents[5] / "fakes/gpu/nvml/nvml.c"
 LIST = """
 import json
 from runner.adapters.gpu.nvidia import NvidiaProbe
-print(json.dumps([[d.uuid, d.vendor, d.name, d.memory_bytes] for d in NvidiaProbe().devices()]))
+devices = NvidiaProbe().devices()
+print(json.dumps([[d.uuid, d.vendor, d.name, d.memory_bytes, *["unified"] * d.unified] for d in devices]))
 """
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
@@ -58,8 +59,10 @@ def test_a_gpu_in_mig_mode_is_lent_by_instance(tmp_path: Path, driver: Path) -> 
     assert [device[0] for device in _devices(tmp_path, driver, text)] == ["MIG-1", "MIG-2", "GPU-2"]
 
 
-def test_what_the_driver_does_not_answer_costs_only_that_field(tmp_path: Path, driver: Path) -> None:
-    assert _devices(tmp_path, driver, "gpu GPU-1 - GB10\n") == [["GPU-1", "nvidia", "GB10", None]]
+def test_a_gpu_without_memory_of_its_own_has_that_of_the_host(tmp_path: Path, driver: Path) -> None:
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    found = _devices(tmp_path, driver, "gpu GPU-1 - GB10\n")
+    assert found == [["GPU-1", "nvidia", "GB10", memory, "unified"]]
 
 
 def test_a_lost_gpu_does_not_hide_the_others(tmp_path: Path, driver: Path) -> None:

@@ -3,12 +3,15 @@
 Every reported rule is unreachable. Not every unreachable rule is found.
 """
 
+import math
+import operator
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
+from typing import Any, Final
 
 from runner.core.policy.catalog import FACTS
-from runner.core.policy.conditions import Comparison, Condition, Operator, split_conjuncts
+from runner.core.policy.conditions import Comparison, Condition, Not, Operator, split_conjuncts
 from runner.core.policy.facts import LISTS, Scalar
 from runner.core.policy.model import OnExhausted, Rule
 
@@ -47,28 +50,44 @@ def _keeps(rule: Rule) -> bool:
 def find_contradiction(condition: Condition) -> str | None:
     """Return a fact whose comparisons contradict each other; None if none is found."""
     wanted: dict[str, list[Comparison]] = {}
+    excluded: dict[str, set[Scalar]] = defaultdict(set)
     for part in split_conjuncts(condition):
-        if isinstance(part, Comparison) and FACTS[part.fact].kind not in LISTS:
-            wanted.setdefault(part.fact, []).append(part)
-    return next((fact for fact, parts in sorted(wanted.items()) if not _possible(parts)), None)
+        said = part.part if isinstance(part, Not) else part
+        if not isinstance(said, Comparison) or FACTS[said.fact].kind in LISTS:
+            continue
+        if said is part:
+            wanted.setdefault(said.fact, []).append(said)
+        elif said.operator not in _HOLDS:
+            excluded[said.fact] |= _choices(said)
+    return next(
+        (fact for fact, parts in sorted(wanted.items()) if not _possible(parts, excluded[fact])), None
+    )
 
 
-def _possible(parts: Iterable[Comparison]) -> bool:
-    least, most, strict = float("-inf"), float("inf"), False
-    named: set[Scalar] | None = None
-    for part in parts:
-        match part.operator, part.operand:
-            case Operator.GE | Operator.GT, int() | float() as bound:
-                least, strict = max(least, bound), strict or part.operator is Operator.GT
-            case Operator.LE | Operator.LT, int() | float() as bound:
-                most, strict = min(most, bound), strict or part.operator is Operator.LT
-            case _:
-                choices = set(part.operand if isinstance(part.operand, tuple) else (part.operand,))
-                named = choices if named is None else named & choices
-    if named is not None:
-        return any(_within(value, least, most) for value in named)
-    return least < most or (least == most and not strict)
+_HOLDS: Final[Mapping[Operator, Callable[[Any, Any], bool]]] = {
+    Operator.LT: operator.lt,
+    Operator.LE: operator.le,
+    Operator.GE: operator.ge,
+    Operator.GT: operator.gt,
+}
+"""The comparisons with a bound; all others name values."""
 
 
-def _within(value: Scalar, least: float, most: float) -> bool:
-    return isinstance(value, str) or least <= value <= most
+def _possible(parts: Sequence[Comparison], excluded: set[Scalar]) -> bool:
+    """Return True if a value satisfies all comparisons and is none of the excluded ones."""
+    bounds: list[tuple[Operator, Any]] = [
+        (part.operator, part.operand) for part in parts if part.operator in _HOLDS
+    ]
+    named = [_choices(part) for part in parts if part.operator not in _HOLDS]
+    if named:
+        left = set.intersection(*named) - excluded
+        return any(all(_HOLDS[sign](value, bound) for sign, bound in bounds) for value in left)
+    lower = [(bound, sign is Operator.GT) for sign, bound in bounds if sign in {Operator.GE, Operator.GT}]
+    upper = [(bound, sign is Operator.LE) for sign, bound in bounds if sign in {Operator.LE, Operator.LT}]
+    least, is_above = max(lower, default=(-math.inf, False))
+    most, is_in = min(upper, default=(math.inf, True))
+    return bool(least < most or (least == most and is_in and not is_above))
+
+
+def _choices(part: Comparison) -> set[Scalar]:
+    return set(part.operand if isinstance(part.operand, tuple) else (part.operand,))

@@ -68,11 +68,30 @@ def test_a_rule_that_only_speaks_is_heard_everywhere() -> None:
             "phase",
         ),
         (AllOf((Comparison("device.xid", Operator.IS, 13), Comparison("device.xid", Operator.IS, 31))), None),
-        (AllOf((NAN, Not(NAN))), None),
+        (AllOf((NAN, Not(NAN))), "nan"),
         (ALWAYS, None),
     ],
 )
 def test_a_condition_that_cannot_hold_is_found(condition: Condition, fact: str | None) -> None:
+    assert find_contradiction(condition) == fact
+
+
+@pytest.mark.parametrize(
+    ("condition", "fact"),
+    [
+        (AllOf((code(Operator.IS, 1), Not(code(Operator.IS, 1)))), "exit.code"),
+        (AllOf((code(Operator.IN, (1, 2)), Not(code(Operator.IN, (1, 2, 3))))), "exit.code"),
+        (AllOf((code(Operator.IN, (1, 2)), Not(code(Operator.IS, 1)))), None),
+        (AllOf((code(Operator.IN, (1, 2)), Not(code(Operator.GE, 1)))), None),
+        (AllOf((OOM, Not(OOM))), "oom.device"),
+        (AllOf((Not(OOM), Not(code(Operator.IS, 1)))), None),
+        (AllOf((code(Operator.IN, (5, 7)), code(Operator.GT, 7))), "exit.code"),
+        (AllOf((code(Operator.GE, 5), code(Operator.LE, 5), code(Operator.GT, 2))), None),
+        (AllOf((code(Operator.GE, 5), code(Operator.GT, 5), code(Operator.LE, 5))), "exit.code"),
+        (AllOf((code(Operator.GE, 5), code(Operator.LT, 5), code(Operator.LE, 5))), "exit.code"),
+    ],
+)
+def test_what_is_excluded_and_the_tightest_bounds_count(condition: Condition, fact: str | None) -> None:
     assert find_contradiction(condition) == fact
 
 

@@ -4,11 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
+import structlog
 from fastapi import APIRouter, Query
 from fastapi.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from runner.agent.attempts.output import locate_output
-from runner.base.errors import UsageError
+from runner.base.errors import RunnerError, Unavailable, UsageError
+from runner.base.readable import readable_duration
 from runner.core.ports.users import Archive
 from runner.files.revision import parse_revision
 from runner.server.api.deps import CallerDep, ServiceDep
@@ -17,6 +20,8 @@ from runner.services.context import Caller
 from runner.services.jobs import JobService
 
 router: Final = APIRouter(prefix="/v1", route_class=SharedThreadsRoute)
+
+log = structlog.get_logger(__name__)
 
 PART_BYTES: Final = 256 * 1024
 SILENCE_S: Final = 60.0
@@ -31,7 +36,18 @@ async def get_files(
     archive = await run_in_share(_open, service, caller, reference, path)
     parts = _parts(archive)
     first = await anext(parts)  # what is wrong from the beginning is an answer of its own
-    return StreamingResponse(_chain(first, parts), media_type="application/x-tar")
+    return PartsResponse(_chain(first, parts), media_type="application/x-tar")
+
+
+class PartsResponse(StreamingResponse):
+    """An answer that is cut short, without a trace in the log, if its parts cannot be completed."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer; the server closes the connection of one that is not complete."""
+        try:
+            await super().__call__(scope, receive, send)
+        except RunnerError as error:
+            log.info("files.cut_short", problem=str(error))
 
 
 async def _chain(first: bytes, others: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -57,6 +73,7 @@ async def _parts(archive: Archive) -> AsyncIterator[bytes]:
 
     Raises:
         UsageError: it cannot be completed.
+        Unavailable: the file system or a worker does not answer.
     """
     try:
         while part := await _part(archive):
@@ -70,4 +87,7 @@ async def _parts(archive: Archive) -> AsyncIterator[bytes]:
 async def _part(archive: Archive) -> bytes:
     archive.stream.setblocking(False)  # noqa: FBT003  (the standard library's signature)
     receiving = asyncio.get_running_loop().sock_recv(archive.stream, PART_BYTES)
-    return await asyncio.wait_for(receiving, SILENCE_S)
+    try:
+        return await asyncio.wait_for(receiving, SILENCE_S)
+    except TimeoutError as error:
+        raise Unavailable(f"no answer from the file system in {readable_duration(SILENCE_S)}") from error

@@ -6,6 +6,7 @@ use up all inodes of a file system, so files count as well.  A held job has been
 once more.  It goes on when somebody has removed files and released it.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -28,7 +29,8 @@ SHARED_FILES_PER_JOB: Final = 500_000
 """Files of a job of a daemon that serves all users, unless the settings say otherwise."""
 
 WORK_SHARE: Final = 0.05
-"""Of the time that measuring one directory may take: what took 3 s is measured again after a minute."""
+"""Of the time that measuring the directories of one user may take: each of two that took 3 s is
+measured again after two minutes."""
 
 NAME: Final = "the disk quota"
 
@@ -72,6 +74,7 @@ class DiskQuotas:
     service: JobService
     directories: MeasuredDirectories
     _known: dict[str, DirectorySize] = field(default_factory=dict)
+    _running_of: Counter[str] = field(default_factory=Counter)
 
     def thread(self) -> PeriodicThread:
         """Return a thread that looks from now on; it is not started yet."""
@@ -85,6 +88,7 @@ class DiskQuotas:
         if of_job == of_user == NO_LIMIT:
             return
         running = list(self._running())
+        self._running_of = Counter(row.owner.name for row in running)
         over = {row.job.id: why for row in running if (why := self._excess_of_job(row, of_job)) is not None}
         if of_user != NO_LIMIT:
             over = {**self._excess_of_users(running, of_user), **over}
@@ -97,7 +101,8 @@ class DiskQuotas:
                 yield tracked.row
 
     def _excess_of_job(self, row: JobRow, limit: DiskUse) -> str | None:
-        return excess(self._use(row.job.id, limit, runs=True), limit, "its directory has", "job")
+        use = self._use(row.job.id, limit, self._running_of[row.owner.name])
+        return excess(use, limit, "its directory has", "job")
 
     def _excess_of_users(self, running: list[JobRow], limit: DiskUse) -> dict[str, str]:
         """Return the largest running job of each user who exceeds a limit, with the reason."""
@@ -105,7 +110,7 @@ class DiskQuotas:
         for owner in {row.owner.name for row in running}:
             own = {row.job.id: row for row in running if row.owner.name == owner}
             jobs = {*own, *self._jobs_of(owner)}
-            total = sum((self._use(job, limit, runs=job in own) for job in jobs), DiskUse())
+            total = sum((self._use(job, limit, len(own) if job in own else 0) for job in jobs), DiskUse())
             why = excess(total, limit, "the directories of its owner's jobs have", "user")
             if why is not None:
                 largest = max(own.values(), key=self._weight)
@@ -122,15 +127,18 @@ class DiskQuotas:
             if row is not None and row.owner.name == owner:
                 yield job_id
 
-    def _use(self, job_id: str, most: DiskUse, *, runs: bool) -> DiskUse:
-        """Return the size of a directory, or that when it was measured not long ago."""
+    def _use(self, job_id: str, most: DiskUse, running: int) -> DiskUse:
+        """Return the size of a directory, or that when it was measured not long ago.
+
+        ``running`` is the number of its owner's running jobs, 0 for a job that has ended.
+        """
         clock, known = self.service.clock, self._known.get(job_id)
         began = clock.monotonic()
-        if known is not None and (began < known.again_s if runs else known.ended):
+        if known is not None and (began < known.again_s if running else known.ended):
             return known.use
         use = self.directories.use(job_id, most)
         took = clock.monotonic() - began
-        self._known[job_id] = DirectorySize(use, began + took / WORK_SHARE, not runs)
+        self._known[job_id] = DirectorySize(use, began + took * running / WORK_SHARE, not running)
         return use
 
     def _hold(self, job_id: str, why: str) -> None:

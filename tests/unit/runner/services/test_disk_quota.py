@@ -1,10 +1,14 @@
 """Limits in force, and the messages about an exceeded one."""
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from runner.core.ports.disk_use import DiskUse
 from runner.files.settings.disk_quota import DiskQuotaSettings
-from runner.services.disk_quota import NO_LIMIT, SHARED_FILES_PER_JOB, excess, limits_of
+from runner.services.disk_quota import NO_LIMIT, SHARED_FILES_PER_JOB, DiskQuotas, excess, limits_of
+from tests.fakes.host.machine import Host
 
 LIMIT = DiskUse(4096, 3)
 
@@ -26,3 +30,29 @@ def test_only_a_daemon_of_all_users_limits_files_unless_the_settings_do() -> Non
 )
 def test_what_is_exceeded_is_named_with_its_setting(use: DiskUse, fact: str | None) -> None:
     assert excess(use, LIMIT, "it has", "job") == (fact and f"{fact}; remove some, then release it")
+
+
+def test_a_user_with_many_large_directories_takes_no_larger_part_of_the_time(host: Host) -> None:
+    """Each takes 3 s to measure: one is measured again after a minute, each of two after two minutes."""
+    measured: list[str] = []
+
+    def use(job_id: str, _most: DiskUse) -> DiskUse:
+        host.clock.forward(3)
+        measured.append(job_id)
+        return DiskUse()
+
+    service: Any = SimpleNamespace(
+        settings=SimpleNamespace(disk_quota=DiskQuotaSettings(), serves_all_users=True),
+        daemon=host.daemon,
+        clock=host.clock,
+    )
+    quotas = DiskQuotas(service, cast("Any", SimpleNamespace(use=use)))
+    jobs = [host.submit("one"), host.submit("two")]
+    host.settle()
+    quotas.look()
+    host.clock.forward(70)
+    quotas.look()
+    assert measured == jobs
+    host.clock.forward(60)
+    quotas.look()
+    assert measured == [*jobs, *jobs]

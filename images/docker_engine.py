@@ -185,7 +185,9 @@ class DockerEngine:
         ):
             try:
                 if addition.removed:
-                    _check_end(_finish_step(api, container, remove, partial(self._kill, container)))
+                    end = _finish_step(api, container, remove, partial(self._kill, container))
+                    if end.exit_code != 0:
+                        raise BuildFailed(f"rm: {' '.join(end.output.split())}")
                 api.put_archive(container, "/", _chunks(layer, token))
                 repository, tag = addition.tag.rsplit(":", 1)
                 api.commit(container, repository, tag, conf=_added_config(addition, config))
@@ -232,7 +234,8 @@ class DockerEngine:
                 yield from _buildkit_lines(self._post("build", params, context, token))
             case "classic":
                 params = _build_params(request, "1")
-                yield from _classic_lines(self._post("build", params, context, token))
+                for record in self._post("build", params, context, token):
+                    yield from _plain_lines(record)
 
     def used(self) -> frozenset[str]:
         with self._client("list containers") as api:
@@ -517,11 +520,6 @@ def _step_arguments(api: docker.APIClient, step: Step) -> dict[str, Any]:
     }
 
 
-def _check_end(end: StepEnd) -> None:
-    if end.exit_code != 0:
-        raise BuildFailed(f"rm: {' '.join(end.output.split())}")
-
-
 def _added_config(addition: Addition, below: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the image below that the engine would else take from the container."""
     entrypoint = below.get("Entrypoint") or []
@@ -580,11 +578,6 @@ def _decode(decoder: ProgressDecoder, aux: str) -> Iterator[str]:
         yield from decoder.lines(aux)
     except ValueError as error:
         yield f"=> {error}"
-
-
-def _classic_lines(records: Iterator[dict[str, Any]]) -> Iterator[str]:
-    for record in records:
-        yield from _plain_lines(record)
 
 
 def _plain_lines(record: Mapping[str, Any]) -> Iterator[str]:

@@ -54,7 +54,8 @@ def make_lock(name: str, settings: ImageSettings, indexes: Indexes) -> LockFile:
     """
     build = build_of(name)
     index = index_of(LockFile(name, f"torch==0+{build}".encode()), settings)
-    known = indexes if index is None else _with_index(indexes, index)
+    more = () if index is None else (index,)
+    known = replace(indexes, extra_index_urls=(*more, *indexes.extra_index_urls))
     with tempfile.TemporaryDirectory(prefix="runner-lock-") as scratch:
         done = subprocess.run(
             [find_uv(), *_arguments(), *index_arguments(known)],
@@ -70,10 +71,6 @@ def make_lock(name: str, settings: ImageSettings, indexes: Indexes) -> LockFile:
     origin = f"# Made by: runner images lock {name}.  For Python {PYTHON} on {platform.machine()}.\n"
     source = f"# torch comes from {index or 'the indexes of pip'}.\n"
     return LockFile(name, f"{origin}{source}{done.stdout}".encode())
-
-
-def _with_index(indexes: Indexes, index: str) -> Indexes:
-    return replace(indexes, extra_index_urls=(index, *indexes.extra_index_urls))
 
 
 def _arguments() -> list[str]:

@@ -132,14 +132,6 @@ class SourceBuilder:
                 uid = os.getuid() if self.account is None else self.account.uid
                 return replace(lock, owner=uid) if lock.built else lock
 
-    def resolve_without_builds(self, wanted: Requirements, log: BuildLog) -> Lock:
-        """Return the lock of requirements of which each package has a wheel.
-
-        Raises:
-            Unresolvable: the requirements have no such solution.
-        """
-        return self.resolver.resolve(wanted, self.facts, self.account, log.token)
-
     def _built(self, source: Source, log: BuildLog) -> Built:
         """Return the wheel of a source distribution, which is built if this user has not built it before."""
         key = hashlib.sha256(f"{source.sha256} {self.image}".encode()).hexdigest()[:32]

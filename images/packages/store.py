@@ -92,7 +92,7 @@ class PackageStore:
             directory=place / "built" / ("own" if account is None else str(account.uid)),
             limits=settings.limits,
         )
-        again = partial(builder.resolve_without_builds, log=log)
+        again = partial(builder.resolver.resolve, facts=builder.facts, account=account, token=log.token)
         return resolve_telling_all(partial(builder.resolve, log=log), again, wanted)
 
     @property
@@ -136,7 +136,7 @@ class PackageStore:
     def _build(
         self, image: AddressedImage, lock: Lock, facts: PythonFacts, below: str, log: BuildLog
     ) -> None:
-        log.line(f"packages: {len(lock.packages)} packages, {_mib(lock.size_bytes)} of wheels")
+        log.line(f"packages: {len(lock.packages)} packages, {lock.size_bytes / 1024**2:.1f} MiB of wheels")
         owner = {} if lock.owner is None else {"runner.owner": str(lock.owner)}
         labels = image.labels(below) | owner
         if lock.isolated:  # a torch of its own, with another CUDA or none
@@ -153,7 +153,3 @@ def _address(lock: Lock, below: str) -> str:
     """Return the digest of everything that determines an image with packages."""
     wheels = sorted((each.name, each.version, each.wheel.sha256) for each in lock.packages)
     return digest_of({"schema": SCHEMA, "below": below, "wheels": wheels, "isolated": lock.isolated})
-
-
-def _mib(size: int) -> str:
-    return f"{size / 1024**2:.1f} MiB"

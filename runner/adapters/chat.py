@@ -51,11 +51,6 @@ def as_json(notification: Notification, origin: Origin) -> str:
     return notification.to_json(origin.instance, origin.host, origin.link(notification.job_id))
 
 
-def shape_json(url: str, notification: Notification, origin: Origin) -> tuple[str, bytes]:
-    """Return the request with the runner's own JSON."""
-    return url, as_json(notification, origin).encode()
-
-
 def shape_slack(url: str, notification: Notification, origin: Origin) -> tuple[str, bytes]:
     """Return the request for an incoming webhook of Slack: a title with a link, and the text as it is."""
     text = _text(notification)[:SLACK_CHARACTERS]
@@ -131,7 +126,7 @@ def _encode(message: Mapping[str, Any]) -> bytes:
 
 
 SHAPES: Final[Mapping[str, Shape]] = {
-    "json": shape_json,
+    "json": lambda url, notification, origin: (url, as_json(notification, origin).encode()),
     "slack": shape_slack,
     "mattermost": shape_mattermost,
     "ntfy": shape_ntfy,

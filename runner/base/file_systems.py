@@ -35,11 +35,8 @@ def remote_type(
     except OSError:
         return None
     types = [after.split(" ", 1)[0] for _, after in rows]
-    return next((each for each in types if _is_remote(each)), None)
-
-
-def _is_remote(kind: str) -> bool:
-    return kind not in LOCAL_FUSE and kind.partition(".")[0] in REMOTE
+    remote = (each for each in types if each not in LOCAL_FUSE and each.partition(".")[0] in REMOTE)
+    return next(remote, None)
 
 
 def _device(path: str, device_of: Callable[[str], int]) -> int | None:

@@ -90,7 +90,9 @@ class ControlLoop:
         self.watchdog = Watchdog(context, tracked, inbox.put)
         self.dispatcher = CommandDispatcher(context, tracked, inbox, self.observer)
         self.recovery = Recovery(context, inbox)
-        self._thread = PeriodicThread("control-loop", 0.0, self._iterate, begin_at_once=True)
+        self._thread = PeriodicThread(
+            "control-loop", 0.0, lambda: self.run_once(self._timeout_s()), begin_at_once=True
+        )
 
     # --- its life
 
@@ -135,9 +137,6 @@ class ControlLoop:
         return now if launched_s is None else Instant(state.since, launched_s)
 
     # --- one iteration
-
-    def _iterate(self) -> None:
-        self.run_once(self._timeout_s())
 
     def _timeout_s(self) -> float:
         """Return the longest time to wait for a message."""

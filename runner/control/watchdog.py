@@ -69,7 +69,8 @@ class Watchdog:
     def _probe_of(self, running: Sequence[tuple[_Key, JobRow, Running]]) -> None:
         """Probe attempts of one owner; an error about one does not keep the others from it."""
         for key, row, state in running:
-            if _is_suspended(self.tracked_jobs.get(key[0])):
+            tracked = self.tracked_jobs.get(key[0])
+            if tracked is not None and tracked.suspended:
                 continue  # what is not looked at is no silence
             run_guarded("probe", partial(self._report, key, row, state), job_id=row.job.id)
 
@@ -116,10 +117,6 @@ class Watchdog:
             start_s=heartbeat.start_s,
             saves_when_asked=probe.saves_when_asked,
         )
-
-
-def _is_suspended(tracked: TrackedJob | None) -> bool:
-    return tracked is not None and tracked.suspended
 
 
 def _observe(heartbeat: Heartbeat, probe: ProgressProbe, attempt: Attempt, now: float) -> Heartbeat:

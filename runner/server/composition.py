@@ -116,7 +116,8 @@ def build(
     live, broadcast = LiveSettings(settings), ChangeBroadcast()
     cards = nvidia.NvidiaProbe()
     inventory = _inventory(settings, store, executor, clock, _watch(cards, clock, kernel_log or KernelLog()))
-    code = HostCodeSnapshots(directory / "code", users, _code_limits(settings), (directory,))
+    limits = CodeLimits(settings.code_bytes, settings.code_files, settings.code_bytes_per_user)
+    code = HostCodeSnapshots(directory / "code", users, limits, (directory,))
     code.in_use = partial(_snapshots_in_use, directory, store)
     images, network = adapters.images(), adapters.network(executor)
     packages = adapters.packages(images, executor, users)
@@ -213,10 +214,6 @@ def _snapshots_in_use(directory: Path, store: SqliteStore, *, finished: bool) ->
     """Return the snapshots of unfinished jobs; with ``finished`` of those, too, that have a run directory."""
     there = set(os.listdir(directory / "jobs")) if finished and (directory / "jobs").exists() else set()  # noqa: PTH208
     return needed_snapshots(store, there.__contains__)
-
-
-def _code_limits(settings: Settings) -> CodeLimits:
-    return CodeLimits(settings.code_bytes, settings.code_files, settings.code_bytes_per_user)
 
 
 def _pins_mounts(settings: Settings, executor: Executor) -> bool:

@@ -547,7 +547,13 @@ class SqliteStore:
     def events(self, after: int, job_id: str | None, limit: int) -> tuple[tuple[EventRow, str], ...]:
         """Return the events after ``after``, each with the name of its job, in order of ``seq``."""
         number = None if job_id is None else int(job_id)
-        return self.read("events_after", _named_event, after=after, job_id=number, limit=limit)
+        return self.read(
+            "events_after",
+            lambda row: (event_row(row), str(row["name"])),
+            after=after,
+            job_id=number,
+            limit=limit,
+        )
 
     def decisions(self, job_id: str, attempt: int | None = None) -> tuple[DecisionRow, ...]:
         return self.read("decisions_of", decision_row, job_id=int(job_id), attempt=attempt)
@@ -616,10 +622,6 @@ def _table(name: str) -> str:
     found = re.search(r"\bFROM (\w+)", SQL[name])
     named = "rows" if found is None else found[1]
     return {"whole_jobs": "jobs", "used_attempts": "lendings"}.get(named, named)
-
-
-def _named_event(row: sqlite3.Row) -> tuple[EventRow, str]:
-    return event_row(row), str(row["name"])
 
 
 def _write(connection: sqlite3.Connection, name: str, rows: Sequence[Mapping[str, object]]) -> None:

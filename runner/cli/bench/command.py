@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from runner.cli.bench.comparison import ArmRow, Measurement
     from runner.cli.bench.variants import BenchmarkJob, ProfileVariant
-    from runner.client.types import JobDetail
 
 MAX_REPORT_BYTES: Final = 16 * 1024 * 1024  # of one report; a program writes it, so it is untrusted
 CHART_MISSING: Final = "no chart: matplotlib is not installed; pip install 'gpu-job-runner[chart]'"
@@ -121,7 +120,8 @@ def _one(client: Client, base: BenchmarkJob, arm: ProfileVariant) -> Measurement
     if job["outcome"] != "succeeded":
         end = job["outcome"] or job["state"]
         raise Unavailable(f"{arm.name}: job {job_id} {end}: {job['why']}; see runner logs {job_id}")
-    directory = Path(job["run_dir"]) / "attempts" / str(_last_attempt(job))
+    last = max((attempt["number"] for attempt in job["attempts"]), default=1)
+    directory = Path(job["run_dir"]) / "attempts" / str(last)
     status = _objects(directory / "status.json")
     return comparison.make_measurement(
         job_id,
@@ -130,10 +130,6 @@ def _one(client: Client, base: BenchmarkJob, arm: ProfileVariant) -> Measurement
         next(iter(_objects(directory / "effective.json")), {}),
         next((each.get("memory_bytes") for each in status), None),
     )
-
-
-def _last_attempt(job: JobDetail) -> int:
-    return max((attempt["number"] for attempt in job["attempts"]), default=1)
 
 
 def _objects(path: Path) -> list[dict[str, Any]]:

@@ -160,7 +160,7 @@ class ScheduleTrigger:
         """Return the wait before the next round."""
         if self._failed:
             return RETRY_ROUND_S
-        soonest = self._next_due()
+        soonest = min((at for at, _ in (self._next or {}).values()), default=None)
         if soonest is None:
             return MAX_WAIT_S
         return min(max((soonest - self.service.clock.now()).total_seconds(), 0.02), MAX_WAIT_S)
@@ -187,9 +187,6 @@ class ScheduleTrigger:
                     "schedule.clock_set_back", was=self._last_round.isoformat(), now=now.at.isoformat()
                 )
         self._last_round = now.at
-
-    def _next_due(self) -> datetime | None:
-        return min((at for at, _ in (self._next or {}).values()), default=None)
 
     def _plan(self, now: Instant) -> "_RoundPlan":
         changes = self._changes  # read first: a later change makes this plan void

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 FOLDER = "/data/submitit"
-"""Where a container has the folder."""
+"""Where a container has the folder, unless it is below ``/data`` on the host, too."""
 
 STATES = {
     "succeeded": "COMPLETED",
@@ -133,7 +133,8 @@ def job_fields(
     """
     if unknown := asked.keys() - {*KNOWN, "fields"}:
         raise UsageError(f"{min(unknown)}: the runner has no such parameter; use runner_fields")
-    seen = folder.replace(place, FOLDER, 1) if in_container else folder
+    target = place if place.startswith("/data/") else FOLDER
+    seen = folder.replace(place, target, 1) if in_container else folder
     tasks = int(asked.get("tasks_per_node", 1))
     workload: dict[str, Any] = {
         "kind": "program",
@@ -152,7 +153,7 @@ def job_fields(
     }
     if in_container:
         made["image"] = {"requirements": ["submitit"]}
-        made["mounts"] = [{"source": place, "target": FOLDER, "read_only": False}]
+        made["mounts"] = [{"source": place, "target": target, "read_only": False}]
     return merged(made, asked.get("fields", {}))
 
 

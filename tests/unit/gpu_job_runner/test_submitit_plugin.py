@@ -44,3 +44,9 @@ def test_a_process_sees_the_folder_where_it_is() -> None:
 def test_a_parameter_that_would_be_dropped_is_refused() -> None:
     with pytest.raises(UsageError, match="qos: the runner has no such parameter; use runner_fields"):
         job_fields({"qos": "high"}, "/exp", "/exp", None, in_container=False)
+
+
+def test_a_folder_below_data_has_the_same_path_in_a_container() -> None:
+    made = job_fields({}, "/data/exp/%j", "/data/exp", None, in_container=True)
+    assert made["workload"]["command"][-1] == "/data/exp/%j"
+    assert made["mounts"] == [{"source": "/data/exp", "target": "/data/exp", "read_only": False}]

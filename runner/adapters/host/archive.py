@@ -35,9 +35,12 @@ def _add_below(archive: tarfile.TarFile) -> None:
         path = waiting.pop()
         try:
             if path:
+                kind = stat.S_IFMT(os.lstat(path).st_mode)
+                if kind not in KINDS:
+                    continue
                 archive.add(path, arcname=f"{TOP}/{path}", recursive=False)
                 archive.inodes.clear()  # type: ignore[attr-defined]  # each link of a file is a file of its own
-                if not stat.S_ISDIR(os.lstat(path).st_mode):
+                if kind != stat.S_IFDIR:
                     continue
             names = sorted(os.listdir(path or TOP), reverse=True)
         except FileNotFoundError:
@@ -47,12 +50,4 @@ def _add_below(archive: tarfile.TarFile) -> None:
             told.type, told.pax_headers = tarfile.FIFOTYPE, {LEFT_OUT: str(error.strerror)}
             archive.addfile(told)
             continue
-        below = [f"{path}/{name}" if path else name for name in names]
-        waiting += [each for each in below if _kind(each) in KINDS]
-
-
-def _kind(path: str) -> int | None:
-    try:
-        return stat.S_IFMT(os.lstat(path).st_mode)
-    except OSError:
-        return None
+        waiting += [f"{path}/{name}" if path else name for name in names]

@@ -117,7 +117,7 @@ def test_a_hangup_reloads_and_a_mistake_in_the_file_changes_nothing(daemon: Serv
 def test_only_operators_reload_and_prune(daemon: Service) -> None:
     for path in ("/v1/settings/reload", "/v1/prune"):
         code, answer = with_uid(BOB, partial(daemon.client.post, path, {}))
-        assert code == 3
+        assert code == 3, answer
         assert "only root and the daemon's own user may" in str(answer)
 
 

@@ -4,13 +4,12 @@ Run as ``python -m runner.adapters.host.spawner FD``.  A request is one packet: 
 ``groups`` and ``cpu_s``, and one end of a socket.  It forks a child, which takes on all ids of the user for
 good, with that loses every capability, and serves the calls of ``worker`` on the socket.  With ``cpu_s`` the
 child has so much processor time, and serves one call.  The process ends when the daemon closes the socket,
-also by dying, and its children end with it: also those that their users have stopped.
+also by dying, and kills its children first: their users may have stopped them.
 
 With ``UID:GID`` as a second argument it does not trust the daemon: it looks up the groups of a user itself,
 and works for root as this user.  So nothing is ever opened as root.
 """
 
-import ctypes
 import gc
 import json
 import os
@@ -32,7 +31,6 @@ MAX_CHILDREN_PER_USER: Final = 16
 """More workers of one user at a time are refused: each may wait for a file system that does not answer."""
 MAX_PACKET_BYTES: Final = 64 * 1024
 NOBODY: Final = 65534
-_PR_SET_PDEATHSIG: Final = 1
 BUSY: Final = "too many files of this user are being read; try again"
 
 
@@ -48,9 +46,11 @@ def serve(requests: socket.socket, instead_of_root: tuple[int, ...] | None = Non
     children: dict[int, int] = {}
     while True:
         packet, descriptors, _, _ = socket.recv_fds(requests, MAX_PACKET_BYTES, 1)
-        if not packet:
-            return
         _reap(children)
+        if not packet:
+            for pid in children:
+                os.kill(pid, signal.SIGKILL)
+            return
         for descriptor in descriptors:
             with socket.socket(fileno=descriptor) as calls:
                 _begin(packet, calls, children, requests, instead_of_root)
@@ -95,7 +95,6 @@ def _begin(
         if instead_of_root is not None:
             request |= rights_of(uid, int(request["gid"]), instead_of_root)
         become(int(request["uid"]), int(request["gid"]), [int(group) for group in request["groups"]])
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # a change of ids resets it
         _work(calls, request["cpu_s"])
         status = 0
     finally:

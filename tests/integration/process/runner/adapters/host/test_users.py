@@ -311,15 +311,17 @@ def test_a_hard_link_to_a_file_of_another_user_stays_shut(open_path: Path) -> No
 @needs_root
 @pytest.mark.usefixtures("lineage")
 def test_what_cannot_be_read_is_told_and_costs_no_other_file_its_copy(open_path: Path) -> None:
-    shut = open_path / "lineage" / "shut"
-    shut.mkdir(mode=0o700)
+    for name, mode in (("shut", 0o700), ("listed", 0o744)):
+        (open_path / "lineage" / name).mkdir()
+        (open_path / "lineage" / name / "file").touch()
+        (open_path / "lineage" / name).chmod(mode)
     archive = USERS.archive_as_owner(Owner(65534, 65534, "nobody"), open_path, "lineage")
     with closing(archive), archive.stream.makefile("rb") as stream:
         content = BytesIO(stream.read())
         assert archive.problem() is None
     with tarfile.open(fileobj=content) as tar:
         left_out = {each.name for each in tar if LEFT_OUT in each.pax_headers}
-        assert left_out == {"./shut", "./step/hard"}
+        assert left_out == {"./shut", "./listed/file", "./step/hard"}
         assert {"./step/state.pt", "./step/link", "./away"} <= set(tar.getnames())
 
 

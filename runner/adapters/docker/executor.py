@@ -346,7 +346,7 @@ class DockerExecutor:
         return str(created["Id"])
 
     def _failure(self, why: str, config: Json) -> Exception:
-        """Return what a container that cannot be made or started is: its job's fault, or else the host's."""
+        """Return the exception for a container that cannot start: its job's fault, or else the host's."""
         if is_of_image(why, config):
             return ImageUnfit(why)
         if _LIMIT.search(why):

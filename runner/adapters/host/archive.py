@@ -11,9 +11,9 @@ from typing import IO, Final
 
 KINDS: Final = frozenset({stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK})
 TOP: Final = "."
+"""The name of what was asked for; what lies below it has names below this one."""
 LEFT_OUT: Final = "RUNNER.left_out"
 """The header of a member, a named pipe, that stands for what cannot be read."""
-"""The name of what was asked for; what lies below it has names below this one."""
 
 
 def write_archive(out: IO[bytes], descriptor: int) -> None:

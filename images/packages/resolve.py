@@ -64,7 +64,6 @@ class Unresolvable(BuildFailed):
     def __init__(self, reason: str, details: str, *, unbuilt: tuple[str, str] | None = None) -> None:
         super().__init__(reason)
         self.details = details
-        self.more: tuple[str, ...] = ()  # reasons of further requirements, each in one line
         self.unbuilt = unbuilt  # name and version of a package that has to be built
 
 

@@ -266,10 +266,3 @@ def _credentials(url: str, file: Path | None) -> dict[str, str]:
     if found is None:
         return {}
     return {"Authorization": "Basic " + b64encode(f"{found[0]}:{found[2]}".encode()).decode()}
-
-
-def require_no_builds(error: Unresolvable) -> BuildFailed:
-    """Return the error for a host that has no containers to build in."""
-    found = Unresolvable(f"{error}; building from source needs containers", error.details)
-    found.more = error.more
-    return found

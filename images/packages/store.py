@@ -12,7 +12,6 @@ from images.log import BuildLog
 from images.packages.answer import ReadAnswer
 from images.packages.layer import PackageLayer, variables
 from images.packages.lock import Lock, parse_lock
-from images.packages.mistakes import resolve_telling_all
 from images.packages.probe import probe_image
 from images.packages.resolve import Resolver, read_here
 from images.packages.sdist import SourceBuilder
@@ -92,8 +91,7 @@ class PackageStore:
             directory=place / "built" / ("own" if account is None else str(account.uid)),
             limits=settings.limits,
         )
-        again = partial(builder.resolver.resolve, facts=builder.facts, account=account, token=log.token)
-        return resolve_telling_all(partial(builder.resolve, log=log), again, wanted)
+        return builder.resolve(wanted, log)
 
     @property
     def _system(self) -> SystemStore:

@@ -83,7 +83,7 @@ def translated() -> Iterator[None]:
     try:
         yield
     except ImageUnresolvable as error:
-        raise Unresolvable(str(error), error.details, error.more) from error
+        raise Unresolvable(str(error), error.details) from error
     except IndexUnavailable as error:
         raise Unavailable(f"the index of packages does not answer: {error}") from error
     except (EngineUnavailable, BuildCancelled, HostFault) as error:

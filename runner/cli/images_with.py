@@ -16,7 +16,7 @@ from runner.client.autostart import state_dir
 from runner.files.required import RequirementReader
 from runner.files.settings.model import load_settings
 from runner.server.packages import package_settings
-from runner.services.submission.packages import find_errors, refuse_mistakes
+from runner.services.submission.packages import find_error, refuse_mistakes
 
 
 def build_with(image: str, accelerator: str, requirements: str, name: str, log: Path) -> dict[str, str]:
@@ -38,7 +38,7 @@ def build_with(image: str, accelerator: str, requirements: str, name: str, log: 
         try:
             lock = store.resolve(wanted, image, _account(), output)
         except Unresolvable as error:
-            raise find_errors(collected, (str(error), *error.more), path) from error
+            raise find_error(collected, str(error), path) from error
         made = store.ensure(lock.text, image, known, output)
     store.engine().tag(made, tag := f"{name}:latest")
     return {

@@ -337,7 +337,7 @@ PRIVILEGED: Final = Calls(
                 ),
                 text_alone,
             ),
-            Unresolvable: lambda error: (str(error), error.details, error.reasons[1:]),
+            Unresolvable: lambda error: (str(error), error.details),
         }
     ),
 )

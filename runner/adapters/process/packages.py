@@ -1,15 +1,12 @@
 """Packages of jobs as virtual environments of this host: the environment store as a port of the daemon."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from images.packages.environment import EnvironmentStore
-from images.packages.mistakes import resolve_telling_all
 from images.packages.resolve import Resolver
 from images.packages.resolve import Unresolvable as ImageUnresolvable
-from images.packages.sdist import require_no_builds
 from images.packages.values import Account
 from runner.adapters.package_errors import PackageTokens, as_build_log, find_requirements, translated
 from runner.core.ports.images import Accelerator, BuildFailed
@@ -30,11 +27,14 @@ class HostPackages:
         del log
         with self._tokens.token(job_id) as token, translated():
             facts, account = self._store.facts(), self._tokens.account(who, self._run_as)
-            resolve = partial(self._resolver.resolve, facts=facts, account=account, token=token)
             try:
-                return resolve_telling_all(resolve, resolve, find_requirements(request, facts)).text
+                wanted = find_requirements(request, facts)
+                return self._resolver.resolve(wanted, facts, account, token).text
             except ImageUnresolvable as error:
-                raise (error if error.unbuilt is None else require_no_builds(error)) from error
+                if error.unbuilt is None:
+                    raise
+                fact = f"{error}; building from source needs containers"
+                raise ImageUnresolvable(fact, error.details) from error
 
     def ensure(self, lock: str, image: str, accelerator: Accelerator, log: Path, job_id: str) -> str:
         del accelerator

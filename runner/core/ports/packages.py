@@ -40,12 +40,11 @@ class DockerfileRequest:
 
 
 class Unresolvable(Exception):
-    """Requirements have no solution; the text is the first reason in one line."""
+    """Requirements have no solution; the text is the reason in one line."""
 
-    def __init__(self, reason: str, details: str, more: tuple[str, ...] = ()) -> None:
+    def __init__(self, reason: str, details: str) -> None:
         super().__init__(reason)
         self.details = details  # all that the resolver has said
-        self.reasons = (reason, *more)  # of several requirements, each in one line
 
 
 class Packages(Protocol):

@@ -124,7 +124,7 @@ class PackageResolver:
         try:
             lock = self.locks.find(request, self.who)
         except Unresolvable as error:
-            found = _errors(job, [_at_its_line(job, collected, reason) for reason in error.reasons])
+            found = _errors(job, [_at_its_line(job, collected, str(error))])
             found.details = error.details
             raise found from error
         except BuildFailed as error:
@@ -231,11 +231,6 @@ def _at_its_line(job: JobFile, collected: Collected, reason: str) -> FileError:
     return _at(job, placed, reason)
 
 
-def find_errors(collected: Collected, reasons: Iterable[str], path: Path) -> RequirementsError:
-    """Return the error of requirements of a file without a solution, at the lines that make them so."""
-    return RequirementsError(_locate(collected, reason, path) for reason in reasons)
-
-
 def refuse_mistakes(collected: Collected, path: Path) -> None:
     """Check that no line of a file is wrong in itself.
 
@@ -248,7 +243,8 @@ def refuse_mistakes(collected: Collected, path: Path) -> None:
         )
 
 
-def _locate(collected: Collected, reason: str, path: Path) -> FileError:
+def find_error(collected: Collected, reason: str, path: Path) -> FileError:
+    """Return the error of requirements of a file without a solution, at the line that makes them so."""
     placed = next(_blamed(collected, reason), None)
     if placed is None or placed.path is None:
         return FileError(path, [Problem(None, "", one_line(reason))])

@@ -44,8 +44,7 @@ class FakePackages:
             raise BuildFailed(self.broken)
         missing = [line for line in request.lines if line in self.missing]
         if missing:
-            first, *more = (self.missing[line] for line in missing)
-            raise Unresolvable(first, f"details of {missing[0]}", tuple(more))
+            raise Unresolvable(self.missing[missing[0]], f"details of {missing[0]}")
         return lock_text(*request.lines, version=self.version)
 
     def ensure(self, lock: str, image: str, accelerator: Accelerator, log: Path, job_id: str) -> str:

@@ -11,7 +11,6 @@ from images.packages.answer import FoundFile, FoundPackage
 from images.packages.family import own_family
 from images.packages.resolve import IndexUnavailable, Unresolvable, platform
 from images.packages.scratch import Scratch
-from images.packages.sdist import require_no_builds
 from images.packages.values import Installed, PythonFacts, Requirements
 
 HELD = (Installed("numpy", "2.4.6"), Installed("torch", "2.13.0+cpu", ("numpy", "sympy>=1.13")))
@@ -126,15 +125,6 @@ def test_a_package_that_has_to_be_built_is_known(how: str) -> None:
     found = resolve._failure(2, text, FACTS)
     assert isinstance(found, Unresolvable)
     assert (found.unbuilt, str(found)) == (("a-b", "1.0.post1"), "a-b 1.0.post1 has no wheel that fits")
-
-
-def test_a_host_without_containers_says_that_it_cannot_build() -> None:
-    found = Unresolvable("a has no usable wheels", "all of it", unbuilt=("a", "1"))
-    found.more = ("b was not found",)
-    told = require_no_builds(found)
-    assert isinstance(told, Unresolvable)
-    assert str(told) == "a has no usable wheels; building from source needs containers"
-    assert (told.details, told.more) == ("all of it", ("b was not found",))
 
 
 def test_an_index_that_does_not_answer_is_no_fault_of_the_requirements() -> None:

@@ -157,14 +157,6 @@ def test_requirements_without_a_solution_say_why(site: Site, line: str, reason: 
     assert "\n" not in str(raised.value)
 
 
-def test_not_only_the_first_requirement_without_a_solution_is_told(site: Site) -> None:
-    with pytest.raises(Unresolvable) as raised:
-        site.lock("nosuch", "bar", "nor-this", "needs-old-torch")
-    told = (str(raised.value), *raised.value.more)
-    assert len(told) == 3
-    assert all(any(name in each for each in told) for name in ("nosuch", "nor-this", "torch==2.13.0"))
-
-
 def test_an_index_that_is_away_is_told_as_such(site: Site) -> None:
     indexes = Indexes(index_url="http://127.0.0.1:9/simple")
     store = PackageStore(PackageSettings(site.settings.cache_dir, indexes), lambda: site.engine)

@@ -205,15 +205,6 @@ def test_a_file_of_requirements_that_is_not_there_is_told_at_its_field(site: Sit
     ]
 
 
-def test_every_requirement_that_cannot_be_had_is_told(site: Site) -> None:
-    (site.directory / "requirements.txt").write_text("first\nsix\nsecond\n")
-    site.packages.missing |= {"first": "first was not found", "second": "second was not found"}
-    assert refusal(site, "{requirements: requirements.txt}") == [
-        "requirements.txt:1: first: first was not found",
-        "requirements.txt:3: second: second was not found",
-    ]
-
-
 def test_the_answer_has_all_that_the_resolver_has_said(site: Site) -> None:
     site.packages.missing["six"] = "six is away"
     answer = site.submit(f"{JOB}image: {{requirements: [six]}}\n", shown="job.yaml")

@@ -20,7 +20,6 @@ from images.packages.unpack import Unpacker
 from images.packages.values import Account, Indexes, Limits, PythonFacts, Requirements
 from images.ports import Addition, Engine
 from images.prune import evict
-from images.records import record
 from images.settings import Accelerator
 
 SCHEMA: Final = 1
@@ -122,10 +121,6 @@ class PackageStore:
         image = AddressedImage("packages", accelerator, _address(lock, below))
         build = partial(self._build, image, lock, facts, below, log)
         return image.ensure(self.engine(), self.settings.cache_dir, log, build)
-
-    def touch(self, image: str) -> None:
-        """Record that an image is used."""
-        record(self.settings.cache_dir, image)
 
     def evict(self, keep_bytes: int, needed: Collection[str]) -> None:
         """Remove images that were not used for longest, until the others have at most so many bytes."""

@@ -41,9 +41,9 @@ class KnownImage:
     checked_s: float
     job_ids: set[str]
 
-    def is_fresh_for(self, job_id: str, within_s: float) -> bool:
+    def is_fresh_for(self, job_id: str) -> bool:
         """Return True if a job may have the image unseen; one that asks again has found it gone."""
-        fresh = monotonic() - self.checked_s <= within_s and job_id not in self.job_ids
+        fresh = monotonic() - self.checked_s <= CACHE_S and job_id not in self.job_ids
         self.job_ids.add(job_id)
         return fresh
 
@@ -60,7 +60,7 @@ class DockerImages:
     def ensure(self, accelerator: Accelerator, log: Path, job_id: str) -> str:
         with self._lock:
             known = self._known.get(accelerator)
-            if known is not None and known.is_fresh_for(job_id, CACHE_S):
+            if known is not None and known.is_fresh_for(job_id):
                 return known.image
         image = self._make(accelerator, job_id, lambda token: self._store.ensure(accelerator, log, token))
         with self._lock:

@@ -3,30 +3,19 @@
 Jobs with the same lock share one image; a lock on the file system lets one of them build it.
 """
 
-import hashlib
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from threading import Lock
-from time import monotonic
-from typing import BinaryIO, Final
+from typing import BinaryIO
 
 from images.errors import BuildFailed as ImageBuildFailed
 from images.own import DockerfileImages
 from images.packages.store import PackageStore
 from images.packages.values import Account
-from runner.adapters.docker.images import KnownImage
 from runner.adapters.package_errors import PackageTokens, as_build_log, find_requirements, translated
 from runner.core.ports.images import Accelerator, BuildFailed, Images
 from runner.core.ports.packages import DockerfileRequest, PackageRequest, Unresolvable
 from runner.core.ports.users import User
-
-CACHE_S: Final = 30.0
-"""How long an answer of the engine is used; a launch notices if the image has been removed meanwhile."""
-
-CACHED: Final = 256
-"""Images in memory."""
 
 
 class DockerPackages:
@@ -43,13 +32,9 @@ class DockerPackages:
         self._store = store
         self._dockerfiles = dockerfiles
         self._keep_bytes = keep_bytes
-        self._known: set[str] = set()  # images that jobs have got
-        self._grown = False  # since the last eviction
         self._images = images
         self._run_as = run_as
         self._tokens = PackageTokens()
-        self._found: dict[tuple[str, str], KnownImage] = {}  # by the digest of the lock and the image below
-        self._lock = Lock()
 
     def resolve(self, request: PackageRequest, who: User, log: Path, job_id: str) -> str:
         with self._tokens.token(job_id) as token, translated(), as_build_log(log, token) as lines:
@@ -84,41 +69,20 @@ class DockerPackages:
         return made_for == request.accelerator
 
     def ensure(self, lock: str, image: str, accelerator: Accelerator, log: Path, job_id: str) -> str:
-        key = (hashlib.sha256(lock.encode()).hexdigest(), image)
-        with self._lock:
-            found = self._found.get(key)
-            known = found.image if found is not None and found.is_fresh_for(job_id, CACHE_S) else None
-        if known is not None:
-            self._store.touch(known)
-            return known
         with self._tokens.token(job_id) as token, translated(), as_build_log(log, token) as lines:
-            made = self._store.ensure(lock, image, accelerator, lines)
-        with self._lock:
-            self._found[key] = KnownImage(made, monotonic(), {job_id})
-            if len(self._found) > CACHED:
-                del self._found[min(self._found, key=lambda key: self._found[key].checked_s)]
-        self._grown = self._grown or made not in self._known
-        self._known.add(made)
-        return made
+            return self._store.ensure(lock, image, accelerator, lines)
 
     def build(self, request: DockerfileRequest, context: BinaryIO, log: Path, job_id: str) -> str:
         with self._tokens.token(job_id) as token, translated(), as_build_log(log, token) as lines:
             context.seek(0)
-            made = self._dockerfiles.ensure(
+            return self._dockerfiles.ensure(
                 context, request.path, request.image, request.accelerator, request.uid, lines
             )
-            self._grown = self._grown or made not in self._known
-            self._known.add(made)
-            return made
 
-    def evict(self, needed: Callable[[], frozenset[str]]) -> None:
-        if self._keep_bytes is None or not self._grown:
-            return
-        self._grown = False
-        with self._lock:
-            self._found.clear()
-        with translated():
-            self._store.evict(self._keep_bytes, needed())
+    def evict(self, needed: frozenset[str]) -> None:
+        if self._keep_bytes is not None:
+            with translated():
+                self._store.evict(self._keep_bytes, needed)
 
     def environment(self, lock: str) -> Path | None:
         del lock  # the packages are in the image

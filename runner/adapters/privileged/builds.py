@@ -86,8 +86,8 @@ class RootPackages:
     def environment(self, lock: str) -> Path | None:
         return self._packages.environment(lock)
 
-    def evict(self, needed: tuple[str, ...]) -> None:
-        self._packages.evict(lambda: frozenset(needed))
+    def evict(self, needed: frozenset[str]) -> None:
+        self._packages.evict(needed)
 
     def leave(self, job_id: str) -> None:
         self._packages.leave(job_id)

@@ -3,7 +3,7 @@
 What jobs have written is opened by the helper and read here, so that nothing of it is parsed by root.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -82,31 +82,22 @@ class RemotePackages:
 
     def __init__(self, helper: PrivilegedClient) -> None:
         self._asked = helper.packages
-        self._known: set[str] = set()  # images that jobs have got
-        self._grown = False  # since the last eviction
 
     def resolve(self, request: PackageRequest, who: User, log: Path, job_id: str) -> str:  # noqa: ARG002  it is job_id's
         return self._asked.resolve(request, who.uid, who.gid, job_id)
 
     def ensure(self, lock: str, image: str, accelerator: Accelerator, log: Path, job_id: str) -> str:  # noqa: ARG002  the same
-        return self._noted(self._asked.ensure(lock, image, accelerator, job_id))
+        return self._asked.ensure(lock, image, accelerator, job_id)
 
     def build(self, request: DockerfileRequest, context: BinaryIO, log: Path, job_id: str) -> str:  # noqa: ARG002  the same
         context.flush()
-        return self._noted(self._asked.build(request, context.fileno(), job_id))
-
-    def _noted(self, image: str) -> str:
-        self._grown = self._grown or image not in self._known
-        self._known.add(image)
-        return image
+        return self._asked.build(request, context.fileno(), job_id)
 
     def environment(self, lock: str) -> Path | None:
         return self._asked.environment(lock)
 
-    def evict(self, needed: Callable[[], frozenset[str]]) -> None:
-        if self._grown:
-            self._grown = False
-            self._asked.evict(tuple(sorted(needed())))
+    def evict(self, needed: frozenset[str]) -> None:
+        self._asked.evict(needed)
 
     def leave(self, job_id: str) -> None:
         self._asked.leave(job_id)

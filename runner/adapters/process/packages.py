@@ -1,6 +1,5 @@
 """Packages of jobs as virtual environments of this host: the environment store as a port of the daemon."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -49,7 +48,7 @@ class HostPackages:
     def environment(self, lock: str) -> Path | None:
         return self._store.place(lock)
 
-    def evict(self, needed: Callable[[], frozenset[str]]) -> None:
+    def evict(self, needed: frozenset[str]) -> None:
         """Keep all environments: nothing tells which of them a process still uses."""
 
     def leave(self, job_id: str) -> None:

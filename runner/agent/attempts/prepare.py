@@ -86,6 +86,7 @@ class LaunchPreparer:
     """Prepares launches on one host."""
 
     config: AttemptConfig
+    _made: set[str] = field(default_factory=set)  # images with packages that jobs have got
 
     def prepare_image(self, row: JobRow, directory: RunDirectory) -> str:
         """Return the id of the job's image; the log of its build is kept in the run directory."""
@@ -99,7 +100,9 @@ class LaunchPreparer:
         made = self._built(packages, row, revision, image, log) if revision.dockerfile else image
         if revision.lock is not None:
             made = packages.ensure(revision.lock, made, revision.accelerator, log, row.job.id)
-        packages.evict(lambda: self.config.needed_images() | {made})
+        if made not in self._made:  # the disk has one more, perhaps
+            packages.evict(self.config.needed_images() | {made})
+            self._made.add(made)
         return made
 
     def _built(self, packages: Packages, row: JobRow, revision: Revision, image: str, log: Path) -> str:

@@ -1,6 +1,5 @@
 """Packages of jobs: requirements become a lock, and a lock becomes an image or an environment."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -83,10 +82,10 @@ class Packages(Protocol):
     def environment(self, lock: str) -> Path | None:
         """Return the directory of a virtual environment of this host; None: the packages are in the image."""
 
-    def evict(self, needed: Callable[[], frozenset[str]]) -> None:
+    def evict(self, needed: frozenset[str]) -> None:
         """Remove images that were not used for longest, above the operator's limit.
 
-        ``needed`` returns the images of jobs that have not ended; they stay, and so do those of containers.
+        ``needed`` are the images of jobs that have not ended; they stay, and so do those of containers.
         """
 
     def leave(self, job_id: str) -> None:

@@ -1,7 +1,6 @@
 """Packages that are known by name: a resolver and a builder without an index."""
 
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 from typing import BinaryIO
@@ -63,8 +62,8 @@ class FakePackages:
         del lock
         return None
 
-    def evict(self, needed: Callable[[], frozenset[str]]) -> None:
-        self.needed.append(needed())
+    def evict(self, needed: frozenset[str]) -> None:
+        self.needed.append(needed)
 
     def leave(self, job_id: str) -> None:
         self.left.append(job_id)

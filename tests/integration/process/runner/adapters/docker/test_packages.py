@@ -23,9 +23,6 @@ ANN = User(4321, 4321, (4321,), "ann")
 LAB, OLD, GPU = ("lab", "site/lab:1"), ("old", "site/old:1"), ("gpu", "site/gpu:1")
 
 
-AUTO = f"sha256:{0:064x}"
-
-
 class Engine(FakeEngine):
     """An engine whose images have different Pythons."""
 
@@ -96,17 +93,6 @@ def test_an_image_of_the_operator_is_taken_that_has_the_python(
     assert chosen(packages, tmp_path, python="3.12") == ("3.12", "lab")  # gpu is made for another accelerator
     assert chosen(packages, tmp_path, python="3.12", accelerator="cuda") == ("3.12", "gpu")
     assert chosen(packages, tmp_path) == ("3.11", None)
-
-
-def test_the_engine_is_asked_once_for_jobs_of_one_lock_and_again_for_one_that_asks_again(
-    packages: DockerPackages, tmp_path: Path
-) -> None:
-    lock = packages.resolve(PackageRequest(()), ANN, tmp_path / "log", "packages-1")
-    (auto,) = {packages.ensure(lock, AUTO, "cpu", tmp_path / "log", job) for job in ("1", "2", "3")}
-    assert auto == AUTO
-    assert (tmp_path / "log").read_text().count("the image has all of them") == 1
-    packages.ensure(lock, AUTO, "cpu", tmp_path / "log", "2")  # it has found the image gone
-    assert (tmp_path / "log").read_text().count("the image has all of them") == 2
 
 
 def test_a_python_that_no_image_has_is_refused_with_those_that_there_are(

@@ -6,7 +6,7 @@ import random
 import socket
 import stat
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -107,8 +107,8 @@ class Packages:
     def environment(self, lock: str) -> Path | None:
         return Path("/environments") / lock if lock == "tiny" else None
 
-    def evict(self, needed: Callable[[], frozenset[str]]) -> None:
-        assert needed() == {"sha256:1", "sha256:2"}
+    def evict(self, needed: frozenset[str]) -> None:
+        assert needed == {"sha256:1", "sha256:2"}
 
     def leave(self, job_id: str) -> None:
         assert job_id
@@ -325,7 +325,7 @@ def test_packages_are_asked_through_the_helper(two: Two) -> None:
         assert packages.build(asked, context, Path("x"), "7") == f"{IMAGE} with Dockerfile of code"
         with pytest.raises(BuildFailed, match="not offered"):
             packages.build(replace(asked, image="evil"), context, Path("x"), "7")
-    packages.evict(lambda: frozenset({"sha256:2", "sha256:1"}))
+    packages.evict(frozenset({"sha256:2", "sha256:1"}))
     assert (packages.environment("tiny"), packages.environment("x")) == (Path("/environments/tiny"), None)
     packages.leave("7")
     packages.leave("packages-1")

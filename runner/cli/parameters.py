@@ -13,6 +13,7 @@ _ONE_UNIT: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?)([smhd]?)")
 COMPLETION_LIMIT_S: Final = 0.5
 LONGEST_SHOWN: Final = 60  # characters of a wrong argument in a message
 WHOLE: Final = 1000  # character limit of a summary, longer than any summary
+CONDITIONS: Final = ("ok", "any", "failed")  # of a job that another one waits for
 LARGEST: Final = 2**63 - 1  # limit of integers in the store
 
 
@@ -143,6 +144,20 @@ def time_ahead(ctx: click.Context, param: click.Parameter, given: str | None) ->
     return moment.isoformat(timespec="seconds")
 
 
+def dependencies(
+    ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
+) -> tuple[dict[str, str], ...]:
+    """Return dependencies such as ``JOB`` or ``JOB:any`` as jobs with their required outcomes."""
+    found = []
+    for one in given:
+        job, colon, condition = one.partition(":")
+        if colon and condition not in CONDITIONS:
+            words = f"{condition!r} is none of {', '.join(CONDITIONS)}"
+            raise click.BadParameter(words, ctx, param)
+        found.append({"job": check_ref(ctx, param, job), "condition": condition or "ok"})
+    return tuple(found)
+
+
 the_job = click.argument("job", metavar="JOB", callback=check_ref, shell_complete=complete_names)
 the_jobs = click.argument(
     "jobs", metavar="JOB...", nargs=-1, required=True, callback=check_refs, shell_complete=complete_names
@@ -161,3 +176,22 @@ perhaps_a_sweep = click.option(
     help="All jobs of JOB's matrix.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
+the_class = click.option(
+    "--class", "priority_class", callback=check_text, metavar="NAME", help="The priority class."
+)
+the_priority = click.option(
+    "-p", "--priority", type=click.IntRange(0, 100), metavar="N", help="Priority among your jobs, 0 to 100."
+)
+the_predecessors = click.option(
+    "--after",
+    metavar="JOB[:ok|any|failed]",
+    multiple=True,
+    callback=dependencies,
+    help="Start when JOB has ended this way; repeatable.",
+)
+the_start = click.option(
+    "--not-before",
+    callback=time_ahead,
+    metavar="TIME",
+    help="Earliest start: 22:00, +2h, or 2030-01-31T18:00:00+01:00.",
+)

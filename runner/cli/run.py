@@ -11,14 +11,24 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from runner.cli.console import INTERRUPTED, complain, details_told
-from runner.cli.parameters import as_json, check_text, time_ahead, verbose
+from runner.cli.parameters import (
+    as_json,
+    check_text,
+    the_class,
+    the_predecessors,
+    the_priority,
+    the_start,
+    verbose,
+)
 from runner.cli.placing import placed
 from runner.cli.run_file import CommandLine, Value, find_other_file, find_package_file, of_option, yaml_text
-from runner.cli.submit import dependencies, show_answer
+from runner.cli.submit import show_answer
 from runner.client.client import Client, find_or_start
 from runner.client.http import ErrorResponse
 
 if TYPE_CHECKING:
+    from click.decorators import FC
+
     from runner.client.types import JobSummary
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -110,137 +120,82 @@ def labels(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -
     return tuple((one.partition("=")[0], str(check_text(ctx, param, one)).partition("=")[2]) for one in given)
 
 
+def _text(
+    names: str, metavar: str, meaning: str, check: Callable[..., Any] = check_text
+) -> Callable[[FC], FC]:
+    """Return an option that takes one text."""
+    return click.option(*names.split(), callback=check, metavar=metavar, help=meaning)
+
+
+def _texts(names: str, metavar: str, meaning: str, check: Callable[..., Any] = texts) -> Callable[[FC], FC]:
+    """Return an option that can be repeated."""
+    return click.option(*names.split(), multiple=True, callback=check, metavar=metavar, help=meaning)
+
+
 line_options: Final = (
     click.option("-g", "--gpus", type=click.IntRange(0), metavar="N", help="Whole GPUs.  [default: 0]"),
     click.option(
         "-c", "--cpus", type=float, metavar="N", help="CPU cores; 1.5 is one and a half.  [default: 1]"
     ),
-    click.option(
-        "-m",
-        "--memory",
-        "--mem",
-        callback=check_text,
-        metavar="SIZE",
-        help="Memory, for example 32G.  [default: 4G]",
-    ),
-    click.option(
-        "-t", "--time", callback=check_text, metavar="DURATION", help="Time limit, for example 2h30m."
-    ),
-    click.option(
-        "--with",
-        "packages",
-        multiple=True,
-        callback=texts,
-        metavar="PKG",
-        help="A Python package, for example 'transformers>=5'; repeatable.",
-    ),
-    click.option(
-        "--system",
-        multiple=True,
-        callback=texts,
-        metavar="PKG",
-        help="A Debian package, for example make; repeatable.",
-    ),
-    click.option(
+    _text("-m --memory --mem", "SIZE", "Memory, for example 32G.  [default: 4G]"),
+    _text("-t --time", "DURATION", "Time limit, for example 2h30m."),
+    _texts("--with packages", "PKG", "A Python package, for example 'transformers>=5'; repeatable."),
+    _texts("--system", "PKG", "A Debian package, for example make; repeatable."),
+    _text(
         "--requirements",
-        callback=check_text,
-        metavar="FILE",
-        help="A file with Python packages.  [default: requirements.txt, pylock.toml or pyproject.toml]",
+        "FILE",
+        "A file with Python packages.  [default: requirements.txt, pylock.toml or pyproject.toml]",
     ),
     click.option("--no-requirements", is_flag=True, help="Ignore requirements.txt and the like."),
-    click.option(
-        "--image",
-        callback=check_text,
-        metavar="NAME",
-        help="An image; on a shared daemon one that its operator offers.",
+    _text("--image", "NAME", "An image; on a shared daemon one that its operator offers."),
+    _texts(
+        "--mount mounts",
+        "SRC:DST[:rw]",
+        "Mount a file or directory below /data, read-only without :rw; repeatable.",
+        mounts,
     ),
-    click.option(
-        "--mount",
-        "mounts",
-        multiple=True,
-        callback=mounts,
-        metavar="SRC:DST[:rw]",
-        help="Mount a file or directory below /data, read-only without :rw; repeatable.",
+    _texts(
+        "-e --env environment",
+        "KEY[=VALUE]",
+        "Set an environment variable, by default to its value here; repeatable.",
+        variables,
     ),
-    click.option(
-        "-e",
-        "--env",
-        "environment",
-        multiple=True,
-        callback=variables,
-        metavar="KEY[=VALUE]",
-        help="Set an environment variable, by default to its value here; repeatable.",
+    _texts(
+        "--secret secrets",
+        "NAME[=FILE]",
+        "Mount a file as /run/secrets/NAME; default: ~/.config/runner/secrets/NAME.",
+        secrets,
     ),
-    click.option(
-        "--secret",
-        "secrets",
-        multiple=True,
-        callback=secrets,
-        metavar="NAME[=FILE]",
-        help="Mount a file as /run/secrets/NAME; default: ~/.config/runner/secrets/NAME.",
-    ),
-    click.option(
-        "--secret-env",
-        "secret_env",
-        multiple=True,
-        callback=secrets,
-        metavar="NAME[=FILE]",
-        help="The same, and set the variable NAME to its content.",
+    _texts(
+        "--secret-env secret_env",
+        "NAME[=FILE]",
+        "The same, and set the variable NAME to its content.",
+        secrets,
     ),
     click.option(
         "--network",
         type=click.Choice(["none", "outbound"]),
         help="What the job reaches.  [default: as the operator's settings say]",
     ),
-    click.option(
-        "--checkpoint",
-        callback=check_text,
-        metavar="PATTERN",
-        help="What the script saves on its own, for example 'out/checkpoint-*'.",
-    ),
-    click.option(
+    _text("--checkpoint", "PATTERN", "What the script saves on its own, for example 'out/checkpoint-*'."),
+    _text(
         "--resume-args",
-        callback=split_words,
-        metavar="ARGS",
-        help="Appended to COMMAND if there is a checkpoint, for example '--resume {newest}'.",
+        "ARGS",
+        "Appended to COMMAND if there is a checkpoint, for example '--resume {newest}'.",
+        split_words,
     ),
-    click.option("--profile", callback=check_text, metavar="NAME", help="A performance profile."),
-    click.option(
-        "--class", "priority_class", callback=check_text, metavar="NAME", help="The priority class."
-    ),
-    click.option("-p", "--priority", type=click.IntRange(0, 100), metavar="N", help="Priority, 0 to 100."),
-    click.option(
-        "--after",
-        metavar="JOB[:ok|any|failed]",
-        multiple=True,
-        callback=dependencies,
-        help="Start when JOB has ended this way; repeatable.",
-    ),
-    click.option(
-        "--not-before",
-        callback=time_ahead,
-        metavar="TIME",
-        help="Earliest start: 22:00, +2h, or 2030-01-31T18:00:00+01:00.",
-    ),
-    click.option(
-        "--label",
-        "labels",
-        multiple=True,
-        callback=labels,
-        metavar="KEY=VALUE",
-        help="Label the job; repeatable.",
-    ),
-    click.option(
+    _text("--profile", "NAME", "A performance profile."),
+    the_class,
+    the_priority,
+    the_predecessors,
+    the_start,
+    _texts("--label labels", "KEY=VALUE", "Label the job; repeatable.", labels),
+    _text(
         "--name",
-        callback=check_text,
-        help="The name of the job.  [default: that of the script; train and the like follow the directory]",
+        "TEXT",
+        "The name of the job.  [default: that of the script; train and the like follow the directory]",
     ),
-    click.option(
-        "--code",
-        callback=check_text,
-        metavar="DIR",
-        help="The directory that the command starts in.  [default: the current one]",
-    ),
+    _text("--code", "DIR", "The directory that the command starts in.  [default: the current one]"),
     click.option("--no-code", is_flag=True, help="Start in the run directory, without any code."),
 )
 """The options that say what a command line asks for: those of ``runner run`` and ``runner shell``."""

@@ -11,11 +11,12 @@ from runner.cli.console import complain, say, say_json
 from runner.cli.parameters import (
     LONGEST_SHOWN,
     as_json,
-    check_text,
     perhaps_a_sweep,
     perhaps_jobs,
     seconds_of_unit,
-    time_ahead,
+    the_class,
+    the_priority,
+    the_start,
 )
 from runner.client.client import find_or_start
 
@@ -52,8 +53,8 @@ def _limit(ctx: click.Context, param: click.Parameter, given: str | None) -> flo
 @click.command("set")
 @perhaps_jobs
 @perhaps_a_sweep
-@click.option("-p", "--priority", type=click.IntRange(0, 100), metavar="N", help="Priority, 0 to 100.")
-@click.option("--class", "priority_class", callback=check_text, metavar="NAME", help="The priority class.")
+@the_priority
+@the_class
 @click.option(
     "-t",
     "--time",
@@ -64,12 +65,7 @@ def _limit(ctx: click.Context, param: click.Parameter, given: str | None) -> flo
 )
 @click.option("--cpus", type=click.FloatRange(0.1, 1024), metavar="N", help="CPUs.")
 @click.option("--memory", callback=_size, metavar="SIZE", help="Memory, such as 8GiB.")
-@click.option(
-    "--not-before",
-    callback=time_ahead,
-    metavar="TIME",
-    help="Earliest start: 22:00, +2h, or 2030-01-31T18:00:00+01:00.",
-)
+@the_start
 @as_json
 def set_limits(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool, **given: Any) -> None:  # noqa: ANN401  the options
     """Set the priority, the class, the start or the limits of jobs; their files and code stay as they are.

@@ -19,27 +19,20 @@ from runner.cli.console import (
     say_json,
     say_row,
 )
-from runner.cli.parameters import as_json, check_ref, check_text, time_ahead, verbose
+from runner.cli.parameters import (
+    as_json,
+    check_text,
+    the_class,
+    the_predecessors,
+    the_priority,
+    the_start,
+    verbose,
+)
 from runner.cli.placing import placed
 from runner.client.client import Client, find_or_start
 
 MAX_FILE_BYTES: Final = 1024 * 1024
 STANDARD_INPUT: Final = "-"
-CONDITIONS: Final = ("ok", "any", "failed")
-
-
-def dependencies(
-    ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
-) -> tuple[dict[str, str], ...]:
-    """Return dependencies such as ``JOB`` or ``JOB:any`` as jobs with their required outcomes."""
-    found = []
-    for one in given:
-        job, colon, condition = one.partition(":")
-        if colon and condition not in CONDITIONS:
-            words = f"{condition!r} is none of {', '.join(CONDITIONS)}"
-            raise click.BadParameter(words, ctx, param)
-        found.append({"job": check_ref(ctx, param, job), "condition": condition or "ok"})
-    return tuple(found)
 
 
 @click.command()
@@ -54,27 +47,10 @@ def dependencies(
 @click.option(
     "--dry-run", is_flag=True, help="Print what would run; --json has the engine arguments. Submit nothing."
 )
-@click.option("--class", "priority_class", metavar="NAME", help="The priority class of the job.")
-@click.option(
-    "--after",
-    metavar="JOB[:ok|any|failed]",
-    multiple=True,
-    callback=dependencies,
-    help="Start when JOB has ended this way; repeatable.",
-)
-@click.option(
-    "--not-before",
-    callback=time_ahead,
-    metavar="TIME",
-    help="Earliest start: 22:00, +2h, or 2030-01-31T18:00:00+01:00.",
-)
-@click.option(
-    "-p",
-    "--priority",
-    type=click.IntRange(0, 100),
-    metavar="N",
-    help="Priority among your jobs, 0 to 100.",
-)
+@the_class
+@the_predecessors
+@the_start
+@the_priority
 @verbose
 @as_json
 def submit(  # noqa: PLR0913  one per option

@@ -13,7 +13,7 @@ import click
 from runner.base.errors import Unavailable, UsageError
 from runner.base.readable import readable_duration
 from runner.base.textfile import one_line
-from runner.cli.console import complain, on_terminal, say, say_json, say_row
+from runner.cli.console import complain, say, say_json, say_table
 from runner.cli.parameters import as_json, check_optional_ref, complete_names, count_from, the_job
 from runner.cli.placing import placed
 from runner.cli.submit import read
@@ -260,18 +260,10 @@ def rollback(job: str, revision: int | None, *, as_json: bool) -> None:
 def revisions(job: str, *, as_json: bool) -> None:
     """List the revisions of a job's file, the oldest first."""
     found = find_or_start(complain).get(f"/v1/jobs/{quote_path(job)}/revisions")["revisions"]
-    if as_json:
-        for each in found:
-            say_json(each)
-        return
-    if not on_terminal():
-        for each in found:
-            mark = "present" if each["present"] else None
-            say_row(each["number"], mark, *_revision(each))
-        return
-    rows = [[f"{each['number']}{' *' if each['present'] else ''}", *_revision(each)] for each in found]
-    for line in _format_rows(("REVISION", "AT", "BY", "LINEAGE", "WHY"), rows):
-        say(line)
+    rows = [(f"{each['number']}{' *' if each['present'] else ''}", *_revision(each)) for each in found]
+    plain = [(each["number"], "present" if each["present"] else None, *_revision(each)) for each in found]
+    columns = ("REVISION", "AT", "BY", "LINEAGE", "WHY")
+    say_table(columns, rows, plain, objects=found if as_json else None)
 
 
 def _revision(each: Mapping[str, Any]) -> tuple[str, ...]:

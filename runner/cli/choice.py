@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runner.base.errors import RunnerError, Unavailable, UsageError
-from runner.cli.console import complain_of
+from runner.cli.console import complain, complain_of
+from runner.client.client import find_or_start
 from runner.client.http import ErrorResponse
 
 if TYPE_CHECKING:
@@ -22,48 +23,31 @@ def every_job(_job: JobSummary) -> bool:
     return True
 
 
-def check_choice(refs: Sequence[str], sweep: str | None) -> None:
-    """Raise click.UsageError unless either jobs or a matrix are given; no daemon is started to say so."""
+def client_for(refs: Sequence[str], sweep: str | None) -> Client:
+    """Return a client; unless either jobs or a matrix are given, no daemon is started to say so."""
     if bool(refs) == bool(sweep):
         raise click.UsageError("give JOBs or --sweep, one of them")
+    return find_or_start(complain)
 
 
-def chosen_jobs(
-    client: Client,
-    refs: Sequence[str],
-    sweep: str | None = None,
-    of_matrix: Callable[[JobSummary], bool] = every_job,
-) -> list[JobSummary]:
-    """Return each job once, in order; the name of a matrix stands for those of its jobs that are meant.
+def chosen_jobs(client: Client, refs: Sequence[str], sweep: str | None = None) -> list[JobSummary]:
+    """Return each job once, in order; the name of a matrix stands for all of its jobs.
 
     Raises:
         ErrorResponse: one of them is unknown.
-        UsageError: none of the jobs of a matrix is meant.
     """
-    found = _of_matrix(client, sweep, of_matrix) if sweep else _named(client, refs, of_matrix)
+    found = client.sweep(sweep) if sweep else _named(client, refs)
     return list({job["id"]: job for job in found}.values())
 
 
-def _named(
-    client: Client, refs: Sequence[str], of_matrix: Callable[[JobSummary], bool]
-) -> Iterator[JobSummary]:
-    """Yield jobs, and of each matrix those that are meant."""
+def _named(client: Client, refs: Sequence[str]) -> Iterator[JobSummary]:
     for ref in refs:
         try:
-            found: Sequence[JobSummary] = [client.job(ref)]
+            yield client.job(ref)
         except ErrorResponse as unknown:
             if not (members := _members(client, ref, unknown)):
                 raise
-            if not (found := [job for job in members if of_matrix(job)]):
-                raise _none_of(ref, len(members)) from unknown
-        yield from found
-
-
-def _of_matrix(client: Client, sweep: str, of_matrix: Callable[[JobSummary], bool]) -> Sequence[JobSummary]:
-    jobs = client.sweep(sweep)
-    if found := [job for job in jobs if of_matrix(job)]:
-        return found
-    raise _none_of(sweep, len(jobs))
+            yield from members
 
 
 def for_each(  # noqa: PLR0913  the choice of jobs, and the request
@@ -76,7 +60,11 @@ def for_each(  # noqa: PLR0913  the choice of jobs, and the request
     of_matrix: Callable[[JobSummary], bool] = every_job,
 ) -> None:
     """Ask for the same of several jobs, continuing after errors; exit with the first code that is not 0."""
-    codes, left = [], list(refs or [job["id"] for job in _of_matrix(client, str(sweep), of_matrix)])
+    codes, left = [], list(refs)
+    if sweep:
+        jobs = client.sweep(sweep)
+        if not (left := [job["id"] for job in jobs if of_matrix(job)]):
+            raise _none_of(sweep, len(jobs))
     while left:
         ref = left.pop(0)
         try:

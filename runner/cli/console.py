@@ -79,21 +79,26 @@ def say_answer(answer: object, line: str, *, as_json: bool) -> None:
         say(line)
 
 
-def say_table(
+def say_table(  # noqa: PLR0913  the same rows in three forms
     columns: Iterable[str],
     rows: Iterable[Iterable[object]],
     plain: Iterable[Iterable[object]] | None = None,
     spare: Iterable[str] = (),
     empty: str = "",
+    *,
+    objects: Iterable[object] | None = None,
 ) -> None:
-    """Print rows as a table on a terminal, else between tabs; there they may be ``plain`` ones."""
-    if not on_terminal():
+    """Print rows as a table on a terminal, else between tabs; ``plain`` ones there, or JSON ``objects``."""
+    if objects is not None:
+        for each in objects:
+            say_json(each)
+    elif not on_terminal():
         for row in rows if plain is None else plain:
             say_row(*row)
-        return
-    from runner.cli.table import make_table, print_table
+    else:
+        from runner.cli.table import make_table, print_table
 
-    print_table(make_table(columns, rows, spare, empty))
+        print_table(make_table(columns, rows, spare, empty))
 
 
 def leave_with_reader() -> None:

@@ -16,7 +16,7 @@ import click
 
 from runner.base.errors import UsageError
 from runner.base.readable import readable_size
-from runner.cli.console import complain, on_terminal, say, say_json, say_row
+from runner.cli.console import complain, on_terminal, say, say_json, say_table
 from runner.cli.parameters import CommandGroup, as_json
 from runner.client.autostart import NoDaemon, state_dir
 from runner.client.client import find
@@ -49,18 +49,17 @@ def list_sets(*, as_json: bool) -> None:
     tabs.
     """
     home = _state_dir()
-    rows = [(chosen, is_prepared(home, chosen.name)) for chosen in DATA_SETS.values()]
-    if as_json:
-        for chosen, ready in rows:
-            say_json(_facts(home, chosen, prepared=ready))
-    elif on_terminal():
-        _print_table(rows)
-        _print_owners()
-    else:
-        for chosen, ready in rows:
-            owner = _owner(chosen)
-            facts = (chosen.name, "prepared" if ready else None, chosen.download_bytes, chosen.title)
-            say_row(*facts, owner.workload, owner.owners)
+    rows, plain, facts = [], [], []
+    for chosen in DATA_SETS.values():
+        ready, owner = is_prepared(home, chosen.name), _owner(chosen)
+        mark, size = "prepared" if ready else None, chosen.download_bytes
+        rows.append((chosen.name, "yes" if ready else None, _megabytes(chosen), chosen.title))
+        plain.append((chosen.name, mark, size, chosen.title, owner.workload, owner.owners))
+        facts.append(_facts(home, chosen, prepared=ready))
+    say_table(COLUMNS, rows, plain, objects=facts if as_json else None)
+    if on_terminal() and not as_json:
+        say("")
+        say_table(OWNER_COLUMNS, [(each.workload, each.here, each.owners) for each in OWNERS])
 
 
 @data.command()
@@ -170,21 +169,6 @@ def _terms(chosen: DataSet) -> str:
 
 def _megabytes(chosen: DataSet) -> str:
     return f"{chosen.download_bytes / MB:.1f} MB"
-
-
-def _print_table(rows: list[tuple[DataSet, bool]]) -> None:
-    from runner.cli.table import make_table, print_table
-
-    cells = [(each.name, "yes" if ready else "-", _megabytes(each), each.title) for each, ready in rows]
-    print_table(make_table(COLUMNS, cells))
-
-
-def _print_owners() -> None:
-    """Print which real data each workload can have here, and what its owner would bring."""
-    from runner.cli.table import make_table, print_table
-
-    say("")
-    print_table(make_table(OWNER_COLUMNS, [(each.workload, each.here, each.owners) for each in OWNERS]))
 
 
 def _owner(chosen: DataSet) -> WorkloadData:

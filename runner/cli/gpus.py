@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from runner.cli import formatting
-from runner.cli.console import complain, say_answer, say_json, say_table
+from runner.cli.console import complain, say_answer, say_table
 from runner.cli.parameters import CommandGroup, as_json
 from runner.client.client import find_or_start
 from runner.client.http import quote_path
@@ -49,22 +49,16 @@ def gpus(context: click.Context, *, as_json: bool) -> None:
     if context.invoked_subcommand is not None:
         return
     answer = find_or_start(complain).get("/v1/devices")
-    _print(answer["devices"], as_json=as_json)
-    if not answer["devices"]:
+    devices: list[Device] = answer["devices"]
+    if as_json or devices:
+        shown = [cells(device, time.time()) for device in devices]
+        say_table(COLUMNS, shown, map(plain_cells, devices), SPARE, objects=devices if as_json else None)
+    if not devices:
         memory = answer["memory_bytes"] / GIB
         limits = f"{answer['cpus']:g} CPUs and {memory:.4g} GiB of memory are allocated"
         if answer["cpus"] >= NO_LIMIT_CPUS:
             limits = "jobs run elsewhere, and the settings limit neither their CPUs nor their memory"
         complain(f"no GPU here; {limits}")
-
-
-def _print(devices: list[Device], *, as_json: bool) -> None:
-    if as_json:
-        for device in devices:
-            say_json(device)
-    elif devices:
-        shown = [cells(device, time.time()) for device in devices]
-        say_table(COLUMNS, shown, map(plain_cells, devices), SPARE)
 
 
 @gpus.command()

@@ -160,10 +160,8 @@ def list_images(*, as_json: bool) -> None:
     settings = _settings()
     with _explained("images"):
         rows = list_images(_engine(settings), settings.cache_dir)
-    if as_json:
-        _print_plainly(rows, as_json=True)
-    else:
-        say_table(COLUMNS, map(_table_cells, rows), map(_cells, rows))
+    objects = map(_facts, rows) if as_json else None
+    say_table(COLUMNS, map(_table_cells, rows), map(_cells, rows), objects=objects)
 
 
 @images.command()
@@ -181,7 +179,11 @@ def prune(*, dry_run: bool, as_json: bool) -> None:
     act = pruning.find_unused if dry_run else pruning.prune
     with _explained("images"):
         rows = act(_engine(settings), settings.cache_dir, _allowed())
-    _print_plainly(rows, as_json=as_json)
+    for row in rows:
+        if as_json:
+            say_json(_facts(row))
+        else:
+            say_row(*_cells(row))
 
 
 def _settings() -> ImageSettings:
@@ -239,14 +241,6 @@ def _answer(facts: dict[str, str], *, as_json: bool) -> None:
         say_json(facts)
     else:
         say(facts["id"])
-
-
-def _print_plainly(rows: tuple[ImageRow, ...], *, as_json: bool) -> None:
-    for row in rows:
-        if as_json:
-            say_json(_facts(row))
-        else:
-            say_row(*_cells(row))
 
 
 def _facts(row: ImageRow) -> dict[str, object]:

@@ -9,7 +9,7 @@ import click
 
 from runner.base.errors import RunnerError, Unavailable
 from runner.cli import formatting
-from runner.cli.choice import check_choice, chosen_jobs, for_each
+from runner.cli.choice import chosen_jobs, client_for, for_each
 from runner.cli.console import complain, say_answer
 from runner.cli.parameters import as_json, count_from, perhaps_a_sweep, perhaps_jobs, the_job
 from runner.client.client import find_or_start
@@ -138,8 +138,7 @@ def restart(  # noqa: PLR0913  one per option
 ) -> None:
     """Start another attempt of running, held or ended jobs."""
     place = {} if lineage is None else {"lineage": lineage}
-    check_choice(jobs, sweep)
-    client = find_or_start(complain)
+    client = client_for(jobs, sweep)
     refs, whole = jobs, sweep
     if failed:
         refs, whole = tuple(job["id"] for job in chosen_jobs(client, jobs, sweep) if _has_failed(job)), None
@@ -163,8 +162,7 @@ def _has_failed(job: JobSummary) -> bool:
 @as_json
 def hold(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool) -> None:
     """Stop jobs until "runner release"; their programs may save a checkpoint."""
-    check_choice(jobs, sweep)
-    client = find_or_start(complain)
+    client = client_for(jobs, sweep)
 
     def tell(answer: dict[str, Any]) -> None:
         say_answer(answer, formatting.state_line(answer["job"]), as_json=as_json)
@@ -185,8 +183,7 @@ def release(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool) -> None:
     If the policy held a job, its attempts are counted from zero again. "runner restart" starts from
     another checkpoint.
     """
-    check_choice(jobs, sweep)
-    client = find_or_start(complain)
+    client = client_for(jobs, sweep)
 
     def tell(answer: dict[str, Any]) -> None:
         begins = f", begins {answer['begins']}" if answer.get("begins") else ""

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import click
 
 from runner.base.errors import Refused
-from runner.cli.choice import check_choice, chosen_jobs
+from runner.cli.choice import chosen_jobs, client_for
 from runner.cli.console import complain, leave_with_reader
 from runner.cli.formatting import without_counts
 from runner.cli.job_output import JsonOutput, LineOutput, RawOutput
 from runner.cli.parameters import as_json, count_from, perhaps_a_sweep, perhaps_jobs, time_ago
-from runner.client.client import Client, find_or_start
 from runner.client.log import ChosenLog, LogReader
 
 if TYPE_CHECKING:
-    from runner.client.client import LogChunk
+    from runner.client.client import Client, LogChunk
     from runner.client.types import JobSummary
 
 Output: TypeAlias = RawOutput | LineOutput | JsonOutput
@@ -81,8 +80,7 @@ def logs(  # noqa: PLR0913  one per option
         raise click.UsageError("--since goes with --rank 0 alone: the other logs have no times")
     if raw and as_json:
         raise click.UsageError("--raw goes without --json, which holds text and not bytes")
-    check_choice(jobs, sweep)
-    client = find_or_start(complain)
+    client = client_for(jobs, sweep)
     found = chosen_jobs(client, jobs, sweep)
     if raw and len(found) > 1:
         raise click.UsageError("--raw prints the log of one job")

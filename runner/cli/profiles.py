@@ -45,13 +45,10 @@ def list_profiles(*, as_json: bool) -> None:
         (name, profile_chain(name, directory)[1:], first_comment(directory / f"{name}.yaml"))
         for name in profile_names(directory)
     ]
-    if as_json:
-        for name, extends, text in rows:
-            say_json({"name": name, "extends": extends, "for": text})
-        return
+    facts = [{"name": name, "extends": above, "for": text} for name, above, text in rows]
     shown = [(name, ", ".join(above), text) for name, above, text in rows]
     plain = [(name, ",".join(above), text) for name, above, text in rows]
-    say_table(("NAME", "EXTENDS", "FOR"), shown, plain)
+    say_table(("NAME", "EXTENDS", "FOR"), shown, plain, objects=facts if as_json else None)
 
 
 @profiles.command()

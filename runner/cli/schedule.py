@@ -56,12 +56,8 @@ def list_schedules(*, every: bool, as_json: bool) -> None:
     tabs.
     """
     found = find_or_start(complain).get(PATH, {"all": int(every)})["schedules"]
-    if as_json:
-        for each in found:
-            say_json(each)
-        return
     empty = "no schedules: runner submit makes one of a job file with the section schedule"
-    say_table(COLUMNS, map(_cells, found), empty=empty)
+    say_table(COLUMNS, map(_cells, found), empty=empty, objects=found if as_json else None)
 
 
 @schedule.command()

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import click
 
-from runner.cli.choice import check_choice, for_each
-from runner.cli.console import complain, say, say_json
+from runner.cli.choice import client_for, for_each
+from runner.cli.console import say, say_json
 from runner.cli.parameters import (
     LONGEST_SHOWN,
     as_json,
@@ -18,7 +18,6 @@ from runner.cli.parameters import (
     the_priority,
     the_start,
 )
-from runner.client.client import find_or_start
 
 NO_LIMIT: Final = "none"
 
@@ -78,8 +77,7 @@ def set_limits(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool, **giv
         raise click.UsageError(
             "nothing is set; give --priority, --class, --time, --cpus, --memory or --not-before"
         )
-    check_choice(jobs, sweep)
-    client = find_or_start(complain)
+    client = client_for(jobs, sweep)
 
     def tell(answer: dict[str, Any]) -> None:
         if as_json:
@@ -92,9 +90,11 @@ def set_limits(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool, **giv
         ]
         say(f"{answer['job']['name']}: {'; '.join(parts) or 'no change'}")
 
-    def can_be_set(job: Any) -> bool:  # noqa: ANN401  a summary
-        return bool(job["state"] != "finished")
-
     for_each(
-        client, jobs, sweep, lambda ref: client.act(ref, "limits", body), tell=tell, of_matrix=can_be_set
+        client,
+        jobs,
+        sweep,
+        lambda ref: client.act(ref, "limits", body),
+        tell=tell,
+        of_matrix=lambda job: job["state"] != "finished",
     )

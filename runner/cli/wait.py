@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from runner.cli import formatting
-from runner.cli.choice import check_choice, chosen_jobs
+from runner.cli.choice import chosen_jobs, client_for
 from runner.cli.console import complain, say, say_json
 from runner.cli.failure import complain_of_failure
 from runner.cli.parameters import as_json, perhaps_a_sweep, perhaps_jobs, seconds
-from runner.client.client import Client, find_or_start
 
 if TYPE_CHECKING:
+    from runner.client.client import Client
     from runner.client.types import JobDetail
 
 FIRST_LOOK_S: Final = 1.0  # of the first request, so that a job that cannot start is reported soon
@@ -38,8 +38,7 @@ def wait(jobs: tuple[str, ...], *, sweep: str | None, timeout: float | None, as_
     With several jobs, the exit code is the first one that is not 0. A job that cannot start at present
     is waited for; the reason goes to standard error.
     """
-    check_choice(jobs, sweep)
-    client = find_or_start(complain)
+    client = client_for(jobs, sweep)
     deadline = None if timeout is None else time.monotonic() + timeout
     patient = client.following(deadline)
     ids = [job["id"] for job in chosen_jobs(patient, jobs, sweep)]  # all, before waiting for the first

@@ -4,10 +4,9 @@ from typing import Any
 
 import click
 
-from runner.cli.choice import check_choice, for_each
-from runner.cli.console import complain, on_terminal, say, say_json, say_row
+from runner.cli.choice import client_for, for_each
+from runner.cli.console import on_terminal, say, say_json, say_row
 from runner.cli.parameters import as_json, perhaps_a_sweep, perhaps_jobs
-from runner.client.client import find_or_start
 
 
 @click.command()
@@ -20,8 +19,7 @@ def why(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool) -> None:
     Estimates are as good as the time limits of the jobs ahead. In a pipe, tabs separate job id, state,
     estimated start or end (UTC) and reason.
     """
-    check_choice(jobs, sweep)
-    client = find_or_start(complain)
+    client = client_for(jobs, sweep)
 
     def tell(answer: dict[str, Any]) -> None:
         if as_json:

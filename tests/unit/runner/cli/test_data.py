@@ -29,7 +29,8 @@ def test_list_names_every_data_set_and_what_it_costs(invoke: Invoke) -> None:
 def test_list_says_for_each_workload_what_its_owner_would_bring(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.cli.data.on_terminal", lambda: True)
+    for module in ("data", "console"):
+        monkeypatch.setattr(f"runner.cli.{module}.on_terminal", lambda: True)
     monkeypatch.setenv("COLUMNS", "200")
     below = invoke("data", "list").stdout.split("\n\n")[1].splitlines()
     assert {line.split()[0] for line in below[1:]} == {kind_of(plan) for plan in WORKLOADS}

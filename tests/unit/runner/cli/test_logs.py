@@ -296,5 +296,5 @@ def test_wrong_arguments_exit_2_and_start_no_daemon(
     def none(_tell: object) -> NoReturn:
         raise AssertionError("a daemon was looked for")
 
-    monkeypatch.setattr("runner.cli.logs.find_or_start", none)
+    monkeypatch.setattr("runner.cli.choice.find_or_start", none)
     assert invoke(*args).exit_code == 2

@@ -3,7 +3,7 @@
 import base64
 import time
 from collections.abc import Callable
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -11,6 +11,7 @@ from pydantic_core import to_json
 
 from runner.base.errors import Refused, UsageError
 from runner.core.ports.users import Users
+from runner.files.submission import MAX_JOB_FILE_BYTES, Submission
 from runner.server.api.peer import peer_of
 from runner.server.api.threads import run_control
 from runner.services.context import Caller
@@ -37,6 +38,18 @@ class Body(BaseModel):
     """Base of every request body: no unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FileBody(Body):
+    """Base of request bodies that have a job file."""
+
+    path: str = Field(max_length=4096)
+    shown: str | None = Field(None, max_length=4096, description="The path as it was typed, for messages.")
+    text_b64: str = Field(max_length=MAX_JOB_FILE_BYTES * 4 // 3 + 4096)
+
+    def submission(self, **options: Any) -> Submission:
+        """Return the file as a submission."""
+        return Submission(self.path, decode_base64(self.text_b64), shown=self.shown, **options)
 
 
 # Coroutines, though they wait for nothing: FastAPI would run functions on another thread.

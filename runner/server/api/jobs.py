@@ -23,20 +23,20 @@ from runner.core.job.states import Allocated, Running, Stopping
 from runner.core.policy.change_class import change_rows
 from runner.core.ports.store import EventRow, JobRow
 from runner.files.revision import parse_revision
-from runner.files.submission import MAX_JOB_FILE_BYTES, Submission
+from runner.files.submission import Submission
 from runner.server.api import logs, views
 from runner.server.api.deps import (
     LARGEST,
     LONGEST_WAIT_S,
     Body,
     CallerDep,
+    FileBody,
     Number,
     SchedulesDep,
     ServiceDep,
-    decode_base64,
     json_answer,
 )
-from runner.server.api.log_start import LogStart, find_start
+from runner.server.api.log_start import find_start
 from runner.server.api.packages import pending_json, with_packages
 from runner.server.api.privacy import hide_summary
 from runner.server.api.reported import reported
@@ -86,10 +86,7 @@ class InsteadBody(Body):
     priority: int | None = None
 
 
-class SubmitBody(Body):
-    path: str = Field(max_length=4096)
-    shown: str | None = Field(None, max_length=4096, description="The path as it was typed, for messages.")
-    text_b64: str = Field(max_length=MAX_JOB_FILE_BYTES * 4 // 3 + 4096)
+class SubmitBody(FileBody):
     name: str | None = Field(None, max_length=200)
     token: str | None = Field(None, max_length=64, description="Names the submission: no second job.")
     dry_run: bool = False
@@ -189,10 +186,7 @@ async def submit(
     request: Request, body: SubmitBody, service: ServiceDep, schedules: SchedulesDep, caller: CallerDep
 ) -> Response:
     """Submit the jobs of a job file, or make its schedule."""
-    instead = body.instead.model_dump()
-    submission = Submission(
-        body.path, decode_base64(body.text_b64), body.name, body.shown, body.token, instead
-    )
+    submission = body.submission(name=body.name, token=body.token, instead=body.instead.model_dump())
     # Most files do not contain the word, and are not parsed twice.
     if b"schedule" in submission.text and await run_check(schedules.has_schedule, caller, submission):
         return await _make_schedule(schedules, caller, submission, dry_run=body.dry_run)
@@ -473,9 +467,9 @@ async def get_log(  # noqa: PLR0913, PLR0917  (one per query parameter)
     """
     polls: logs.LogPolls = request.app.state.log_polls
     row = await run_in_share(service.queries.readable, caller, reference)
-    start, choice = LogStart(tail, since), logs.LogChoice(part, attempt, rank)
-    if part == "job" and start.is_given:
-        offset = await run_in_share(find_start, service, row, choice, start)
+    choice = logs.LogChoice(part, attempt, rank, tail, since)
+    if part == "job" and not (tail is None and since is None):
+        offset = await run_in_share(find_start, service, row, choice)
     read = partial(logs.read_chunk, service, row.job.id, choice, offset)
     deadline = asyncio.get_running_loop().time() + min(max(wait, 0), LONGEST_WAIT_S)
     found = await run_in_share(read)

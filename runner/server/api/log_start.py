@@ -1,7 +1,6 @@
 """Start position for a reader of the last lines of a log, or of those since a time."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,19 +17,7 @@ LONGEST_TAIL_BYTES: Final = 256 * LOOK_BYTES
 """The last lines are looked for in so many bytes: a log can be a file of any size without content."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogStart:
-    """The part of a log that a reader asks for first."""
-
-    tail: int | None = None  # lines
-    since_s: float | None = None  # Unix time
-
-    @property
-    def is_given(self) -> bool:
-        return self.tail is not None or self.since_s is not None
-
-
-def find_start(service: JobService, row: JobRow, choice: LogChoice, start: LogStart) -> int:
+def find_start(service: JobService, row: JobRow, choice: LogChoice) -> int:
     """Return the offset in the log of an attempt, by default the newest, from which a reader wants it.
 
     Only the log of the first process has times.
@@ -43,10 +30,10 @@ def find_start(service: JobService, row: JobRow, choice: LogChoice, start: LogSt
     directory = service.attempt_service.directory(row)
     path, notes = log_path(directory, row, chosen, choice.rank), directory.log_times(chosen.number)
     since = tail = 0
-    if start.since_s is not None and not choice.rank:
-        since = line_start(path, size_at(notes, start.since_s, directory.open), directory.open)
-    if start.tail is not None:
-        tail = tail_start(path, start.tail, directory.open)
+    if choice.since_s is not None and not choice.rank:
+        since = line_start(path, size_at(notes, choice.since_s, directory.open), directory.open)
+    if choice.tail is not None:
+        tail = tail_start(path, choice.tail, directory.open)
     return max(since, tail)
 
 

@@ -77,6 +77,8 @@ class LogChoice:
     part: str = "job"
     attempt: int | None = None  # None: the newest
     rank: int = 0  # of the processes of the attempt
+    tail: int | None = None  # lines that a reader asks for first
+    since_s: float | None = None  # Unix time from which a reader asks for it
 
 
 def log_path(directory: RunDirectory, row: JobRow, chosen: AttemptRow, rank: int) -> Path:

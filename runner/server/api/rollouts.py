@@ -1,6 +1,5 @@
 """HTTP for changes to a job: apply, canary, rollback, revisions."""
 
-from datetime import timedelta
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI
@@ -8,9 +7,8 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from runner.core.policy.change_class import change_rows
-from runner.files.submission import MAX_JOB_FILE_BYTES, Submission
 from runner.server.api import diff
-from runner.server.api.deps import LARGEST, Body, CallerDep, RolloutsDep, decode_base64, json_answer
+from runner.server.api.deps import LARGEST, Body, CallerDep, FileBody, RolloutsDep, json_answer
 from runner.server.api.threads import SharedThreadsRoute, run_in_share, run_rollout
 from runner.server.api.views import moment
 from runner.services.jobs import JobService
@@ -22,10 +20,7 @@ from runner.services.rollout.verify import RolloutVerifier
 router: Final = APIRouter(prefix="/v1", route_class=SharedThreadsRoute)
 
 
-class ApplyBody(Body):
-    path: str = Field(max_length=4096)
-    shown: str | None = Field(None, max_length=4096)
-    text_b64: str = Field(max_length=MAX_JOB_FILE_BYTES * 4 // 3 + 4096)
+class ApplyBody(FileBody):
     job: str | None = Field(None, max_length=200, description="null: the job of the file's name.")
     dry_run: bool = False
     approve: bool = False
@@ -37,9 +32,7 @@ class ApplyBody(Body):
 
     def request(self) -> RolloutRequest:
         """Return the change that is requested."""
-        submission = Submission(
-            self.path, decode_base64(self.text_b64), shown=self.shown, file_only=self.file_only
-        )
+        submission = self.submission(file_only=self.file_only)
         return RolloutRequest(
             self.job, submission, self.approve, self.canary, self.steps, self.at_next_start, self.expect
         )
@@ -52,19 +45,6 @@ class LimitsBody(Body):
     time_limit_s: float | None = Field(None, ge=0, le=366 * 86400, description="0: none.")
     priority_class: str | None = Field(None, max_length=200)
     not_before: str | None = Field(None, max_length=100)
-
-    def limits(self) -> NewLimits:
-        """Return the limits that are to be set."""
-        seconds = self.time_limit_s
-        return NewLimits(
-            priority=self.priority,
-            cpus=self.cpus,
-            memory=self.memory,
-            time_limit=timedelta(seconds=seconds) if seconds else None,
-            no_time_limit=seconds == 0,
-            priority_class=self.priority_class,
-            not_before=self.not_before,
-        )
 
 
 class RollbackBody(Body):
@@ -107,14 +87,9 @@ async def rollback(reference: str, body: RollbackBody, rollouts: RolloutsDep, ca
 async def set_limits(reference: str, body: LimitsBody, rollouts: RolloutsDep, caller: CallerDep) -> Any:
     """Set other limits of a job; the running attempt goes on."""
     limits = SetLimits(rollouts.service)
-    row, found, later = await run_rollout(limits.set, caller, reference, body.limits())
+    row, found, later = await run_rollout(limits.set, caller, reference, NewLimits(**body.model_dump()))
     told = [
-        {
-            "field": name,
-            "before": before,
-            "after": after,
-            "at_next_start": name in later,
-        }
+        {"field": name, "before": before, "after": after, "at_next_start": name in later}
         for name, before, after, *_ in change_rows(found)
     ]
     job = {"id": row.job.id, "name": row.name, "state": row.job.state.kind}

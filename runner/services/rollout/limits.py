@@ -38,21 +38,23 @@ class NewLimits:
     priority: int | None = None
     cpus: float | None = None
     memory: int | None = None
-    time_limit: timedelta | None = None
-    no_time_limit: bool = False
+    time_limit_s: float | None = None  # 0: none
     priority_class: str | None = None
     not_before: str | None = None
 
     def of_sections(self) -> dict[str, dict[str, Any]]:
         """Return the limits that sections of a job file set."""
-        limit = {"time_limit": None} if self.no_time_limit else {"time_limit": self.time_limit}
-        resources = {"cpus": self.cpus, "memory": self.memory, **limit}
-        queueing = {"priority_class": self.priority_class, "not_before": self.not_before}
-        kept = {"time_limit"} if self.no_time_limit else set()
-        return {
-            section: {name: value for name, value in given.items() if value is not None or name in kept}
-            for section, given in (("resources", resources), ("queue", queueing))
+        sections: dict[str, dict[str, Any]] = {
+            "resources": {"cpus": self.cpus, "memory": self.memory},
+            "queue": {"priority_class": self.priority_class, "not_before": self.not_before},
         }
+        given = {
+            section: {name: value for name, value in fields.items() if value is not None}
+            for section, fields in sections.items()
+        }
+        if (limit_s := self.time_limit_s) is not None:
+            given["resources"]["time_limit"] = timedelta(seconds=limit_s) if limit_s else None
+        return given
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ class SetLimits:
             first = error.errors(include_url=False)[0]
             fact = str(first.get("ctx", {}).get("error", first["msg"]))
             raise UsageError(f"{'.'.join(map(str, first['loc']))}: {one_line(fact)}") from error
-        if limits.priority_class is not None and resources.time_limit is None and not limits.no_time_limit:
+        if limits.priority_class is not None and resources.time_limit is None and limits.time_limit_s is None:
             resources = resources.model_copy(update={"time_limit": self._limit_of(limits.priority_class)})
         changes: dict[str, object] = {"resources": resources, "queue": queueing}
         if limits.priority is not None:

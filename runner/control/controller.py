@@ -5,16 +5,13 @@ called inside of ``run_exclusively``.  How a job is advanced is in ``loop``.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
 from runner.base.errors import Refused
-from runner.control.context import Context, TrackedJob
-from runner.control.exclusive import ExclusiveSection
+from runner.control.context import TrackedJob
 from runner.control.loop import ControlLoop
 from runner.control.messages import Call
-from runner.control.scheduler import Scheduler
 from runner.control.transitions import requested_transition
 from runner.core.job.events import Event
 from runner.core.job.states import Running, Stopping
@@ -24,40 +21,8 @@ from runner.core.scheduler.snapshot import Snapshot
 T = TypeVar("T")
 
 
-@dataclass(slots=True, repr=False)  # a traceback that shows it should not show every job
-class Controller:
+class Controller(ControlLoop):
     """The control loop as services see it."""
-
-    context: Context
-    changed: Callable[[Sequence[str]], None] = lambda _: None  # called with the ids of jobs
-    loop: ControlLoop = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.loop = ControlLoop(self.context, self._changed)
-
-    def _changed(self, jobs: Sequence[str]) -> None:
-        self.changed(jobs)
-
-    @property
-    def tracked_jobs(self) -> dict[str, TrackedJob]:
-        """The unfinished jobs by id; only the loop changes them."""
-        return self.loop.tracked_jobs
-
-    @property
-    def scheduler(self) -> Scheduler:
-        return self.loop.scheduler
-
-    @property
-    def exclusive(self) -> ExclusiveSection:
-        return self.loop.exclusive
-
-    def start(self) -> None:
-        """Adopt the unfinished jobs, and start the loop."""
-        self.loop.start()
-
-    def stop(self) -> None:
-        """Stop the loop; attempts go on, and the next daemon adopts them."""
-        self.loop.stop()
 
     # --- from any thread
 
@@ -74,7 +39,7 @@ class Controller:
         tracked = self.tracked_jobs.get(job_id)
         if tracked is None or not tracked.why:
             return self.scheduler.why(tracked) if tracked else ""
-        tried = self.loop.dispatcher.retries.tried(job_id, self.context.clock.monotonic())
+        tried = self.dispatcher.retries.tried(job_id, self.context.clock.monotonic())
         return f"{tracked.why} ({tried})" if tried else tracked.why
 
     # --- in the exclusive section
@@ -83,8 +48,8 @@ class Controller:
         """Accept jobs that belong together, all or none; the first carries the token of the submission."""
         self.context.store.add_all(rows, texts, token)
         for row in rows:  # the caller is answered before a command is executed
-            tracked = self.loop.track(row)
-            self.loop.inbox.put(Call(partial(self.loop.dispatcher.execute_implied, tracked)))
+            tracked = self.track(row)
+            self.inbox.put(Call(partial(self.dispatcher.execute_implied, tracked)))
         self.changed([row.job.id for row in rows])
 
     def apply_event(self, row: JobRow, event: Event, decision: DecisionRow | None = None) -> JobRow:
@@ -100,7 +65,7 @@ class Controller:
             Refused: one of them is in no state for it.
         """
         jobs = [self.tracked_jobs.get(row.job.id) or TrackedJob(row, self.context.moment()) for row in rows]
-        self.loop.record([requested_transition(tracked, event, decision) for tracked in jobs])
+        self.record([requested_transition(tracked, event, decision) for tracked in jobs])
         return tuple(tracked.row for tracked in jobs)
 
     def signal(self, row: JobRow, number: int) -> None:
@@ -113,13 +78,11 @@ class Controller:
         if not isinstance(state, Running | Stopping):
             raise Refused(f"job {row.job.id}: is {state.kind}; there is nothing to send a signal to")
         key = self.context.key(row.job.id, state.attempt.number)
-        self.loop.dispatcher.put(
-            row.job.id, partial(self.context.executor.signal, key, number), row.owner.name
-        )
+        self.dispatcher.put(row.job.id, partial(self.context.executor.signal, key, number), row.owner.name)
 
     def executor_problem(self) -> str | None:
         """Return the reason why the executor did not answer when it was last observed; None if it did."""
-        return self.loop.observer.problem
+        return self.observer.problem
 
     def snapshot(self) -> Snapshot:
         """Return the queue as it is now, with the jobs that will be in it once they have an image."""

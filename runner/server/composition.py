@@ -191,7 +191,7 @@ def build(
 
 def _controller(context: Context, inventory: Inventory, broadcast: ChangeBroadcast) -> Controller:
     controller = Controller(context, changed=broadcast.announce)
-    controller.loop.iteration_hooks.append(
+    controller.iteration_hooks.append(
         lambda now: inventory.tick(
             now, [controller.tracked_jobs[i].row for i in controller.scheduler.jobs.running]
         )

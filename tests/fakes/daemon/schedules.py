@@ -59,7 +59,7 @@ class Clockwork:
             verification_queue=ManualLanes(),
         )
         daemon = Controller(parts)
-        daemon.loop.adopt()
+        daemon.adopt()
         self.service = job_service(
             daemon, self.store, attempt_service, Settings(), self.clock, ChangeBroadcast(), self.directory
         )

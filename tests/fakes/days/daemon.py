@@ -354,7 +354,7 @@ def main(place: Path) -> None:
         day = Day(place, clock, app.build(place / "state", settings(kind), app.open_store(place / "state")))
         patch.setattr(scheduling, "plan", day.planned)
         day.service.daemon.changed = day.changed
-        day.service.daemon.loop.iteration_hooks.append(day.tick)
+        day.service.daemon.iteration_hooks.append(day.tick)
         day.service.daemon.start()
         over = Flag()
         Thread(target=_hurry, args=(day, over), daemon=True).start()

@@ -70,8 +70,8 @@ class Host:
             silence_limits_s=self.silence_limits_s,
         )
         self.daemon = Controller(parts)
-        self.daemon.loop.watchdog.work = AtOnce()
-        self.daemon.loop.adopt()
+        self.daemon.watchdog.work = AtOnce()
+        self.daemon.adopt()
 
     def submit(
         self, name: str = "job", policy: Policy | None = None, time_limit: timedelta | None = None
@@ -99,13 +99,13 @@ class Host:
         """Let everything happen that needs no time to pass."""
         for _ in range(rounds):
             while self.build_queue.step() or self.work_queue.step():
-                self.daemon.loop.run_once(0)
-            self.daemon.loop.observer.observe()
-            self.daemon.loop.run_once(0)
+                self.daemon.run_once(0)
+            self.daemon.observer.observe()
+            self.daemon.run_once(0)
 
     def wait(self, seconds: float) -> None:
         self.clock.forward(seconds)
-        self.daemon.loop.run_once(0)
+        self.daemon.run_once(0)
         self.settle()
 
 

@@ -58,7 +58,7 @@ def test_a_job_that_completed_before_its_limit_was_not_asked_to_stop(host: Host)
     end(host, job_id, 0, host.clock.now())
     host.clock.forward(2 * HOUR.total_seconds())
     host.boot()
-    host.daemon.loop.run_once(0)  # it is known to be due before anything was observed
+    host.daemon.run_once(0)  # it is known to be due before anything was observed
     host.settle()
     state = host.row(job_id).job.state
     assert isinstance(state, Finished)

@@ -54,17 +54,17 @@ def test_a_daemon_killed_at_any_moment_loses_and_doubles_nothing(host: Host, mom
     steps: dict[str, list[Callable[[], object]]] = {
         "submitted": [],
         "building": [host.build_queue.step],
-        "placed": [host.build_queue.step, lambda: host.daemon.loop.run_once(0)],
-        "launched": [host.build_queue.step, lambda: host.daemon.loop.run_once(0), host.work_queue.step],
+        "placed": [host.build_queue.step, lambda: host.daemon.run_once(0)],
+        "launched": [host.build_queue.step, lambda: host.daemon.run_once(0), host.work_queue.step],
         "running": [host.settle],
         "ended": [host.settle, lambda: host.context.end(host.key(job_id), 137)],
         "recorded": [
             host.settle,
             lambda: host.context.end(host.key(job_id), 137),
-            host.daemon.loop.observer.observe,
-            lambda: host.daemon.loop.run_once(0),
+            host.daemon.observer.observe,
+            lambda: host.daemon.run_once(0),
             host.work_queue.step,
-            lambda: host.daemon.loop.run_once(0),
+            lambda: host.daemon.run_once(0),
         ],
     }
     for step in steps[moment]:
@@ -103,8 +103,8 @@ def test_an_attempt_that_vanished_is_resumed_only_after_two_looks(host: Host) ->
     host.settle()
     host.clock.forward(1)
     del host.context.attempts[host.key(job_id)]
-    host.daemon.loop.observer.observe()
-    host.daemon.loop.run_once(0)
+    host.daemon.observer.observe()
+    host.daemon.run_once(0)
     assert not host.work_queue.waiting
     host.settle()
     assert host.store.attempts(job_id)[0].cause == "vanished"
@@ -159,11 +159,11 @@ def test_devices_are_held_from_starting_on_and_never_shared(host: Host) -> None:
 def test_an_image_that_is_gone_is_prepared_again(host: Host) -> None:
     host.context.images_gone.add("img-job")
     job_id = host.submit()
-    host.daemon.loop.run_once(0)
+    host.daemon.run_once(0)
     host.build_queue.step()
-    host.daemon.loop.run_once(0)
+    host.daemon.run_once(0)
     host.work_queue.step()
-    host.daemon.loop.run_once(0)
+    host.daemon.run_once(0)
     assert host.state(job_id) == "preparing"
     host.context.images_gone.clear()
     host.settle()
@@ -305,9 +305,9 @@ def apply(host: Host, action: str, value: int) -> None:
         case "lane":
             host.work_queue.step(value)
         case "turn":
-            host.daemon.loop.run_once(0)
+            host.daemon.run_once(0)
         case "look":
-            host.daemon.loop.observer.observe()
+            host.daemon.observer.observe()
         case "end" if host.context.running:
             host.context.end(min(host.context.running, key=str), value)
         case "cancel" | "restart" if (row := host.store.get(str(value))) is not None:

@@ -114,9 +114,9 @@ def test_a_success_takes_the_reason_to_wait_away(host: Host) -> None:
 
 def test_what_is_left_over_is_removed_once_the_engine_answers_again(host: Host) -> None:
     host.context.attempts[host.key("99")] = Gone(host.key("99"), 0)
-    host.daemon.loop.observer.observe()
+    host.daemon.observer.observe()
     host.context.down = True
-    host.daemon.loop.run_once(0)
+    host.daemon.run_once(0)
     assert host.work_queue.step()
     host.context.down = False
     host.settle()
@@ -209,7 +209,7 @@ def test_a_watched_attempt_is_not_stopped_for_its_running_time_when_the_clock_is
     job_id = host.submit(policy=policy)
     host.settle()
     host.clock.jump(DAY_S)
-    host.daemon.loop.watchdog.probe_all()
+    host.daemon.watchdog.probe_all()
     host.settle()
     assert host.state(job_id) == "running"
 

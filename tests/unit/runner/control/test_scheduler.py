@@ -207,7 +207,7 @@ def test_a_job_that_waits_for_the_image_of_another_one_of_its_matrix_says_so(sit
     one, two = hand_in(site, Wish(terms=sweep)), hand_in(site, Wish(terms=sweep))
     _ask(site, "cancel", site.row(one))
     _ask(site, "restart", site.row(one))
-    site.daemon.loop.run_once(0)
+    site.daemon.run_once(0)
     assert (site.state(one), site.state(two)) == ("preparing", "queued")
     assert site.daemon.why(two) == f"waits for job {one} of its matrix, which has no image yet"
     site.settle()
@@ -517,9 +517,9 @@ def test_what_switching_has_cost_is_not_forgotten_by_the_next_daemon(site: Host)
 def test_a_job_goes_on_that_was_not_told_yet_when_the_other_was_cancelled(site: Host) -> None:
     idle = hand_in(site, Wish(gpus=2, terms=IDLE))
     urgent = hand_in(site, Wish(gpus=2, owner=BOB, terms=URGENT), settle=False)
-    site.daemon.loop.run_once(0)
+    site.daemon.run_once(0)
     while site.build_queue.step():
-        site.daemon.loop.run_once(0)
+        site.daemon.run_once(0)
     assert site.state(idle) == "stopping"  # recorded, and its command waits for a thread
     site.daemon.apply_event(site.row(urgent), CancelRequested(site.clock.now(), "bob"))
     site.settle()
@@ -649,8 +649,8 @@ def test_a_program_that_reports_that_it_saves_when_asked_is_as_cheap_to_stop_as_
     quiet, reports = hand_in(site, Wish(terms=program)), hand_in(site, Wish(terms=program))
     site.wait(5000)
     site.attempt_service.probes[reports] = ProgressProbe(saves_when_asked=True)
-    site.daemon.loop.watchdog.probe_all()
-    site.daemon.loop.run_once(0)
+    site.daemon.watchdog.probe_all()
+    site.daemon.run_once(0)
     assert {each.job_id for each in site.daemon.snapshot().running if each.saves_when_asked} == {reports}
     site.clock.jump(60)  # all is worked out anew
     assert {each.job_id for each in site.daemon.snapshot().running if each.saves_when_asked} == {reports}
@@ -772,9 +772,9 @@ def test_an_attempt_whose_image_was_missing_held_nothing_worth_mentioning(site: 
     site.context.images_gone.add("img-job")
     job_id = site.submit()
     site.build_queue.step()
-    site.daemon.loop.run_once(0)
+    site.daemon.run_once(0)
     site.work_queue.step()
-    site.daemon.loop.run_once(0)
+    site.daemon.run_once(0)
     assert site.state(job_id) == "preparing"
     site.context.images_gone.clear()
     site.wait(60)
@@ -838,7 +838,7 @@ def test_no_plan_is_made_while_nothing_happens(site: Host, monkeypatch: pytest.M
     made = plans(monkeypatch)
     for _ in range(20):
         site.clock.forward(REPLAN_S / 10)
-        site.daemon.loop.run_once(0)
+        site.daemon.run_once(0)
     assert len(made) == 2
     assert 0 < site.daemon.scheduler.next_plan_in_s(site.clock.monotonic()) <= REPLAN_S
 
@@ -855,7 +855,7 @@ def test_a_device_that_changes_is_noticed_at_the_next_iteration(site: Host) -> N
     job_id = hand_in(site, Wish())
     assert site.state(job_id) == "queued"
     site.inventory.bad.pop("GPU-b")
-    site.daemon.loop.run_once(0)
+    site.daemon.run_once(0)
     assert devices_of(site, job_id) == ("GPU-b",)
 
 
@@ -875,7 +875,7 @@ def test_a_plan_that_cannot_be_recorded_is_named_and_tried_again(
     site.settle()
     assert (site.state(job_id), site.daemon.why(job_id)) == ("queued", "store.db: the disk is full")
     monkeypatch.undo()
-    site.daemon.loop.run_once(0)
+    site.daemon.run_once(0)
     assert site.state(job_id) == "queued"
     site.wait(3)
     assert (site.state(job_id), site.daemon.why(job_id)) == ("running", "")
@@ -948,7 +948,7 @@ def apply(host: Host, action: str, value: object) -> None:
             host.boot()
         case _:
             pass  # nothing there to happen to
-    host.daemon.loop.run_once(0)
+    host.daemon.run_once(0)
 
 
 def _ask(host: Host, action: str, row: JobRow) -> None:
@@ -1155,11 +1155,11 @@ def test_jobs_that_belong_together_are_taken_all_or_none(site: Host) -> None:
 def test_what_time_brings_about_elsewhere_comes_before_the_queue_is_asked(site: Host) -> None:
     seen: list[tuple[datetime, str]] = []
     job_id = site.submit()
-    site.daemon.loop.run_once(0)
+    site.daemon.run_once(0)
     site.build_queue.step()
-    site.daemon.loop.iteration_hooks.append(lambda now: seen.append((now.at, site.state(job_id))))
+    site.daemon.iteration_hooks.append(lambda now: seen.append((now.at, site.state(job_id))))
     site.daemon.wake()
-    site.daemon.loop.run_once(0)
+    site.daemon.run_once(0)
     assert seen == [(site.clock.now(), "queued")]
     assert site.state(job_id) == "starting"
 

@@ -55,11 +55,11 @@ def test_changes_of_several_jobs_are_written_all_or_none(host: Host) -> None:
 def test_news_about_one_job_that_is_late_holds_nobody_up(host: Host) -> None:
     ids = [host.submit(f"j{number}") for number in range(3)]
     for job_id in (*ids, "99"):
-        host.daemon.loop.inbox.put(news(job_id))
-    host.daemon.loop.run_once(0)
+        host.daemon.inbox.put(news(job_id))
+    host.daemon.run_once(0)
     for job_id in ids:
-        host.daemon.loop.inbox.put(news(job_id))
-    host.daemon.loop.run_once(0)
+        host.daemon.inbox.put(news(job_id))
+    host.daemon.run_once(0)
     assert {host.state(job_id) for job_id in ids} == {"starting"}
 
 
@@ -76,6 +76,6 @@ def test_what_cannot_be_written_together_is_tried_one_by_one(
 
     monkeypatch.setattr(host.store, "record_all", fussy)
     for job_id in ids:
-        host.daemon.loop.inbox.put(news(job_id))
-    host.daemon.loop.run_once(0)
+        host.daemon.inbox.put(news(job_id))
+    host.daemon.run_once(0)
     assert [host.state(job_id) for job_id in ids] == ["starting", "preparing", "starting"]

@@ -47,8 +47,8 @@ class Site:
     def look(self, times: int = 1) -> None:
         for _ in range(times):
             self.host.clock.forward(LOOK_S)
-            self.host.daemon.loop.watchdog.probe_all()
-            self.host.daemon.loop.run_once(0)
+            self.host.daemon.watchdog.probe_all()
+            self.host.daemon.run_once(0)
 
     def works(self, steps: int = 10) -> None:
         """Take so many steps, each looked at."""
@@ -250,11 +250,11 @@ def test_facts_about_devices_are_those_of_the_attempt(host: Host) -> None:
     site = Site(host)
     site.inventory.known = {"device.util": 3.0, "device.lost": False}
     seen: list[Probed] = []
-    host.daemon.loop.watchdog.report = seen.append
+    host.daemon.watchdog.report = seen.append
     with_device = host.submit("with a device")
     host.attempt_service.needs_of[with_device] = ResourceRequest(1.0, 1024**3, gpus=1, vendor="nvidia")
     host.settle()
-    host.daemon.loop.watchdog.probe_all()
+    host.daemon.watchdog.probe_all()
     known = {each.job_id: each.facts.get("device.util") for each in seen}
     assert known == {site.job: None, with_device: 3.0}
 
@@ -295,8 +295,8 @@ def test_what_is_left_of_the_time_limit_is_known(host: Host) -> None:
     entry = host.daemon.tracked_jobs[site.job]
     entry.row = replace(row, job=replace(row.job, state=replace(state, deadline=deadline)))
     seen: list[Probed] = []
-    host.daemon.loop.watchdog.report = seen.append
-    host.daemon.loop.watchdog.probe_all()
+    host.daemon.watchdog.report = seen.append
+    host.daemon.watchdog.probe_all()
     assert seen[0].facts["deadline.slack_s"] == 90
 
 
@@ -308,7 +308,7 @@ def test_nobodys_attempts_wait_for_the_files_of_another_owner(
     host.settle()
     entry = host.daemon.tracked_jobs[other]
     entry.row = replace(entry.row, owner=replace(entry.row.owner, name="bob"))
-    watchdog, probe, go = host.daemon.loop.watchdog, host.attempt_service.probe, Event()
+    watchdog, probe, go = host.daemon.watchdog, host.attempt_service.probe, Event()
     watchdog.work, seen = FairExecutor("test", threads_per_user=1), Queue[str]()
     watchdog.report = lambda probed: seen.put(probed.job_id)
 
@@ -330,10 +330,10 @@ def test_an_attempt_that_cannot_be_looked_at_does_not_hide_the_others(host: Host
     other = host.submit("other")
     host.settle()
     seen: list[Probed] = []
-    host.daemon.loop.watchdog.report = seen.append
+    host.daemon.watchdog.report = seen.append
     for mistake in (Unavailable("no disk"), ValueError("a bug")):
         host.attempt_service.probes[site.job] = mistake
-        host.daemon.loop.watchdog.probe_all()
+        host.daemon.watchdog.probe_all()
     assert [each.job_id for each in seen] == [other, other]
     assert site.state == "running"
 
@@ -342,9 +342,9 @@ def test_late_news_about_an_attempt_that_has_ended_is_nothing(site: Site) -> Non
     site.works()
     row = site.host.row(site.job)
     facts: dict[str, FactValue] = {"phase": "train", "heartbeat.age_over_limit": True}
-    site.host.daemon.loop.inbox.put(Probed(site.job, 0, site.host.clock.now(), facts))
-    site.host.daemon.loop.inbox.put(Probed("999", 1, site.host.clock.now(), facts))
-    site.host.daemon.loop.run_once(0)
+    site.host.daemon.inbox.put(Probed(site.job, 0, site.host.clock.now(), facts))
+    site.host.daemon.inbox.put(Probed("999", 1, site.host.clock.now(), facts))
+    site.host.daemon.run_once(0)
     assert site.host.row(site.job) == row
 
 
@@ -366,11 +366,11 @@ def test_what_cannot_be_recorded_is_found_again_at_the_next_look(
 
 def test_the_heartbeat_of_an_attempt_is_forgotten_with_it(site: Site) -> None:
     site.works()
-    assert site.host.daemon.loop.watchdog._heartbeats
+    assert site.host.daemon.watchdog._heartbeats
     site.host.context.end(site.host.key(site.job), 0)
     site.host.settle()
     site.look()
-    assert site.host.daemon.loop.watchdog._heartbeats == {}
+    assert site.host.daemon.watchdog._heartbeats == {}
 
 
 def test_a_rule_without_a_condition_never_ends_what_runs(host: Host) -> None:

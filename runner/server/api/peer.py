@@ -62,9 +62,7 @@ class PeerProtocol(HttpToolsProtocol):
         self._gone = Event()
         super().connection_made(transport)  # type: ignore[arg-type]  # uvicorn narrows to Transport
         self.client = client_of(transport)
-        self._timer: asyncio.TimerHandle | None = None
-        self._body_timer: asyncio.TimerHandle | None = None
-        self._unread_timer: asyncio.TimerHandle | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}  # each cuts the connection off
         self._body = 0  # bytes that the daemon holds for requests of this connection
         self._start_head()
         self._person = SUBORDINATE_IDS.person(peer_uid(self.client))
@@ -75,7 +73,7 @@ class PeerProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._gone.set()
         self.forget_connection(self._person)
-        self._end_timers()
+        self._end(*self._timers)
         self._free_bodies()
         super().connection_lost(exc)
 
@@ -86,14 +84,9 @@ class PeerProtocol(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         """Hand the connection over to the protocol of WebSockets, which counts its end."""
-        self._end_timers()
+        self._end(*self._timers)
         self._free_bodies()
         super().handle_websocket_upgrade()
-
-    def _end_timers(self) -> None:
-        self._end_head()
-        self._end_body()
-        self._end_unread()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -101,14 +94,13 @@ class PeerProtocol(HttpToolsProtocol):
         self._start_head()
 
     def on_headers_complete(self) -> None:
-        self._end_head()
+        self._end("head")
         size = len(self.url) + sum(len(name) + len(text) for name, text in self.headers)
         if size > MAX_HEAD_BYTES:
             self._head = size
             raise ValueError(_TOO_LARGE)  # for the parser, which has the request refused
         super().on_headers_complete()
-        self._end_body()
-        self._body_timer = asyncio.get_running_loop().call_later(BODY_S, self.transport.abort)
+        self._limit("body", BODY_S)
 
     def on_body(self, body: bytes) -> None:
         self._body += len(body)
@@ -120,7 +112,7 @@ class PeerProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._end_body()
+        self._end("body")
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
@@ -129,16 +121,15 @@ class PeerProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._end_unread()
-        self._unread_timer = asyncio.get_running_loop().call_later(UNREAD_S, self.transport.abort)
+        self._limit("unread", UNREAD_S)
 
     def resume_writing(self) -> None:
-        self._end_unread()
+        self._end("unread")
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self._timer is not None and not self.transport.is_closing():
+        if "head" in self._timers and not self.transport.is_closing():
             self._head += len(data)
             if self._head > MAX_HEAD_BYTES:
                 self.send_400_response(_TOO_LARGE)
@@ -147,24 +138,18 @@ class PeerProtocol(HttpToolsProtocol):
         super().send_400_response(_TOO_LARGE if self._head > MAX_HEAD_BYTES else msg)
 
     def _start_head(self) -> None:
-        self._end_head()
         self._head = 0  # its bytes so far
-        self._timer = asyncio.get_running_loop().call_later(HEAD_S, self.transport.abort)
+        self._limit("head", HEAD_S)
 
-    def _end_head(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _limit(self, what: str, seconds: float) -> None:
+        """Cut the connection off unless ``_end`` is called for the same before."""
+        self._end(what)
+        self._timers[what] = asyncio.get_running_loop().call_later(seconds, self.transport.abort)
 
-    def _end_body(self) -> None:
-        if self._body_timer is not None:
-            self._body_timer.cancel()
-            self._body_timer = None
-
-    def _end_unread(self) -> None:
-        if self._unread_timer is not None:
-            self._unread_timer.cancel()
-            self._unread_timer = None
+    def _end(self, *waits: str) -> None:
+        for what in waits:
+            if what in self._timers:
+                self._timers.pop(what).cancel()
 
     def _free_bodies(self) -> None:
         """Count the bodies of this connection no longer: their request is answered."""

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, Final, TypeVar
 
@@ -119,12 +120,8 @@ class SessionRoutes:
     pace: Pace = field(default_factory=Pace)
     _open: Counter[int] = field(default_factory=Counter, init=False)  # by the uid of the person
 
-    async def exec(self, websocket: WebSocket) -> None:
-        """Run a command inside of a job."""
-        await self._serve(websocket, self._exec)
-
-    async def _serve(
-        self, websocket: WebSocket, handle: Callable[[WebSocket, Caller], Awaitable[None]]
+    async def serve(
+        self, handle: Callable[[WebSocket, Caller], Awaitable[None]], websocket: WebSocket
     ) -> None:
         """Answer one session: who may, how many at a time, and errors as the last message."""
         peer = peer_of(websocket.client)
@@ -156,7 +153,8 @@ class SessionRoutes:
     def _audit(self, websocket: WebSocket, peer: Peer, error: RunnerError | None) -> None:
         self.audit.note(peer, "WEBSOCKET", websocket.url.path, 101 if error is None else 403)
 
-    async def _exec(self, websocket: WebSocket, caller: Caller) -> None:
+    async def exec(self, websocket: WebSocket, caller: Caller) -> None:
+        """Run a command inside of a job."""
         body = await _first(websocket, ExecBody)
         program = PurePosixPath(body.argv[0]).name
         if body.terminal is not None:
@@ -204,11 +202,8 @@ class SessionRoutes:
             await process.close()
         return True
 
-    async def attach(self, websocket: WebSocket) -> None:
+    async def attach(self, websocket: WebSocket, caller: Caller) -> None:
         """Go back to a terminal that is held in a job."""
-        await self._serve(websocket, self._attach)
-
-    async def _attach(self, websocket: WebSocket, caller: Caller) -> None:
         body = await _first(websocket, AttachBody)
         reference = str(websocket.path_params["reference"])
         name = await self._await_terminal(caller, reference, body)
@@ -240,11 +235,8 @@ class SessionRoutes:
         held = await HeldTerminal.open(connection, size, repeat=body.repeat)
         return await self._through(websocket, held, session, is_main=name == MAIN)
 
-    async def forward(self, websocket: WebSocket) -> None:
+    async def forward(self, websocket: WebSocket, caller: Caller) -> None:
         """Keep a port inside of a job open for ``connect``, as long as the client stays."""
-        await self._serve(websocket, self._forward)
-
-    async def _forward(self, websocket: WebSocket, caller: Caller) -> None:
         body = await _first(websocket, ForwardBody)
         name = f".port-{body.port}-{secrets.token_hex(4)}"
         what = f"port {body.port} forwarded"
@@ -261,11 +253,8 @@ class SessionRoutes:
             finally:
                 await process.close()
 
-    async def connect(self, websocket: WebSocket) -> None:
+    async def connect(self, websocket: WebSocket, caller: Caller) -> None:
         """Carry one connection to a forwarded port."""
-        await self._serve(websocket, self._connect)
-
-    async def _connect(self, websocket: WebSocket, caller: Caller) -> None:
         body = await _first(websocket, ConnectBody)
         reference = str(websocket.path_params["reference"])
         session = await run_control(self._sessions.find, caller, reference, "")
@@ -385,13 +374,9 @@ class SessionRoutes:
 def attach(app: FastAPI, service: JobService, executor: ExecPort) -> None:
     """Add the routes of sessions to an application."""
     routes = SessionRoutes(service, executor, app.state.admitted, app.state.audit)
-    for verb, answer in (
-        ("exec", routes.exec),
-        ("attach", routes.attach),
-        ("forward", routes.forward),
-        ("connect", routes.connect),
-    ):
-        app.router.routes.append(WebSocketRoute(f"/v1/jobs/{{reference}}/{verb}", answer))
+    for handle in (routes.exec, routes.attach, routes.forward, routes.connect):
+        path = f"/v1/jobs/{{reference}}/{handle.__name__}"
+        app.router.routes.append(WebSocketRoute(path, partial(routes.serve, handle)))
 
 
 async def _await_ready(process: ExecProcess, session: Session) -> None:

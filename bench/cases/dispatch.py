@@ -12,13 +12,11 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from threading import Event as Flag
-from threading import Lock
 from typing import Final
 
 import structlog
@@ -30,29 +28,28 @@ from bench.support.scratch import Scratch
 from runner.adapters.host.clock import SystemClock
 from runner.adapters.host.run_directory import HostRunDirectory
 from runner.adapters.host.users import HostUsers
-from runner.adapters.launch import attempt_name
 from runner.adapters.sqlite.store import SqliteStore
 from runner.agent.attempts.prepare import AttemptConfig
 from runner.agent.attempts.service import AttemptService
 from runner.base import logging as logs
 from runner.base.fair_executor import FairExecutor
-from runner.base.instant import Instant
 from runner.base.keyed_executor import KeyedExecutor
 from runner.control.context import Capacity, Context
 from runner.control.controller import Controller
 from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing, Queued, Running
-from runner.core.ports.executor import Alive, Gone, Key, LaunchRequest, LaunchResult, Observation
-from runner.core.ports.images import BuildFailed, PullPolicy
+from runner.core.ports.executor import Gone, LaunchRequest
 from runner.core.ports.store import JobRow
-from runner.core.scheduler.snapshot import SchedulableDevice
 from runner.files.job.load import parse_job
 from runner.files.job.model import resolve_profile
 from runner.files.policy import job_policy as of_job
 from runner.files.revision import Revision
 from runner.server.main import SWITCH_S
 from tests.fakes.daemon.history import NoHistory
+from tests.fakes.engine.executor import FakeExecutor, World
+from tests.fakes.engine.images import FakeImages
+from tests.fakes.gpu.vitals import FakeInventory
 
 BENCH: Final = "dispatch"
 SLOTS: Final = 8  # concurrent jobs: the number of GPUs of a server
@@ -95,7 +92,7 @@ def _time_jobs(scratch: Scratch, jobs: int, history: Path | None) -> float:
             here.submit(f"job-{number}", 1.0)
         here.await_state(Queued, jobs)
         began = time.perf_counter()
-        here.executor.release()
+        here.world.release()
         here.await_end()
         return time.perf_counter() - began
 
@@ -116,95 +113,19 @@ def log_to_file(directory: Path) -> Iterator[None]:
                     vars(logger).pop("bind", None)  # a logger caches its first configuration
 
 
-class InstantExecutor:
-    """Satisfies ``Executor``: each launched program has ended, except for the blocking one."""
+class InstantWorld(World):
+    """Programs that have ended when their launch returns, except for the blocking one."""
 
-    kind: Final = "memory"
-    in_container: Final = False
-    queues: Final = False
-
-    def __init__(self) -> None:
-        self._known: dict[Key, Observation] = {}
-        self._lock = Lock()
-        self._wake: Callable[[], None] = lambda: None
-
-    def launch(self, request: LaunchRequest) -> LaunchResult:
-        with self._lock:
-            ended = request.job_name != "blocker"
-            self._known[request.key] = Gone(request.key, 0) if ended else Alive(request.key)
-        self._wake()
-        return LaunchResult.BEGUN
+    def start(self, request: LaunchRequest) -> None:
+        super().start(request)
+        if request.job_name != "blocker":
+            self.running.pop(request.key)
+            self.attempts[request.key] = Gone(request.key, 0)
 
     def release(self) -> None:
         """End all programs that still run."""
-        with self._lock:
-            self._known = {key: Gone(key, 0) for key in self._known}
-        self._wake()
-
-    def signal(self, key: Key, signal: int) -> None:
-        raise CannotMeasure(f"{attempt_name(key)}: signal {signal} was not asked for")
-
-    def observe(self) -> tuple[Observation, ...]:
-        with self._lock:
-            return tuple(self._known.values())
-
-    def remove(self, key: Key) -> None:
-        with self._lock:
-            self._known.pop(key, None)
-
-    def plan(self, request: LaunchRequest) -> Mapping[str, object]:
-        return {"argv": list(request.argv)}
-
-    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
-        self._wake = wake
-        return lambda: None
-
-
-class NoImages:
-    """Satisfies ``runner.core.ports.images.Images`` where programs run without images."""
-
-    def ensure(self, accelerator: str, log: Path, job_id: str) -> str:
-        raise BuildFailed(f"job {job_id}: {log} is of no image for {accelerator}")
-
-    def resolve(self, reference: str) -> str:
-        raise BuildFailed(f"{reference}: there are no images here")
-
-    def pin(self, reference: str, pull: PullPolicy) -> str:
-        raise BuildFailed(f"{reference} ({pull}): there are no images here")
-
-    def fetch(self, reference: str, log: Path, job_id: str) -> str:
-        raise BuildFailed(f"job {job_id}: {log}: {reference}: there are no images here")
-
-    def digest(self, accelerator: str) -> str:
-        raise BuildFailed(f"there are no images for {accelerator} here")
-
-    def leave(self, job_id: str) -> None:
-        """Do nothing: no job waits for an image."""
-
-    def close(self) -> None:
-        """Do nothing: no build runs."""
-
-
-class NoDevices:
-    """The inventory of a machine without devices."""
-
-    def schedulable(self, holders: Mapping[str, str]) -> tuple[SchedulableDevice, ...]:
-        del holders
-        return ()
-
-    def facts(self, devices: tuple[str, ...], since: datetime | None) -> Mapping[str, object]:
-        del devices, since
-        return {}
-
-    def energy_j(self, uuid: str) -> float | None:
-        del uuid
-        return None
-
-    def unfit(self) -> Mapping[str, str]:
-        return {}
-
-    def record_launch(self, devices: Iterable[str], fault: str | None, now: Instant) -> None:
-        del devices, fault, now
+        for key in list(self.running):
+            self.end(key, 0)
 
 
 @dataclass(slots=True)
@@ -213,7 +134,7 @@ class InProcessDaemon:
 
     directory: Path
     daemon: Controller
-    executor: InstantExecutor
+    world: InstantWorld
     ended: Flag
     ids: Iterator[int]
 
@@ -251,14 +172,15 @@ class InProcessDaemon:
 @contextmanager
 def running_loop(directory: Path) -> Iterator[InProcessDaemon]:
     """Yield a running daemon on a directory; stop it at the end."""
-    store, executor, clock = SqliteStore(directory / "store.db"), InstantExecutor(), SystemClock()
-    config = AttemptConfig(store.instance, directory / "jobs", in_container=False, images=NoImages(),
+    store, world, clock = SqliteStore(directory / "store.db"), InstantWorld(), SystemClock()
+    executor = FakeExecutor(store.instance, world)
+    config = AttemptConfig(store.instance, directory / "jobs", in_container=False, images=FakeImages(),
                            image_reference=lambda _: None, network=None, log_quota_bytes=1024**2, clock=clock,
                            users=HostUsers(), open_directory=HostRunDirectory)  # fmt: skip
     context = Context(store, executor, AttemptService(config), clock, Capacity(float(SLOTS), 1024**4),
                   work_queue=KeyedExecutor(LANES), build_queue=KeyedExecutor(LANES),
                   verification_queue=FairExecutor("verification"),
-                  past=NoHistory(), inventory=NoDevices())  # fmt: skip
+                  past=NoHistory(), inventory=FakeInventory())  # fmt: skip
     daemon, ended = Controller(context), Flag()
     daemon.changed = lambda _: None if daemon.tracked_jobs else ended.set()
     before = sys.getswitchinterval()
@@ -266,7 +188,7 @@ def running_loop(directory: Path) -> Iterator[InProcessDaemon]:
     gc.freeze()
     daemon.start()
     try:
-        yield InProcessDaemon(directory, daemon, executor, ended, itertools.count(int(store.next_id())))
+        yield InProcessDaemon(directory, daemon, world, ended, itertools.count(int(store.next_id())))
     finally:
         daemon.stop()
         gc.unfreeze()

@@ -11,6 +11,7 @@ from runner.adapters.sqlite.store import SqliteStore
 from runner.core.job.states import Finished, Outcome, Queued, Running
 from runner.core.ports.executor import Alive, Gone, Key, LaunchRequest, Limits
 from runner.core.ports.users import Owner
+from tests.fakes.engine.executor import FakeExecutor
 
 
 def request(name: str) -> LaunchRequest:
@@ -27,12 +28,13 @@ def request(name: str) -> LaunchRequest:
 
 
 def test_programs_have_ended_when_they_are_launched_but_for_the_one_that_blocks() -> None:
-    executor, woken = dispatch.InstantExecutor(), []
+    world, woken = dispatch.InstantWorld(), list[str]()
+    executor = FakeExecutor("bench", world)
     executor.watch(lambda: woken.append("look"))
     executor.launch(request("blocker"))
     executor.launch(request("job-1"))
     assert executor.observe() == (Alive(request("blocker").key), Gone(request("job-1").key, 0))
-    executor.release()
+    world.release()
     executor.remove(request("job-1").key)
     assert executor.observe() == (Gone(request("blocker").key, 0),)
     assert woken == ["look"] * 3
@@ -46,7 +48,7 @@ def test_nothing_begins_before_it_is_let_go_and_then_every_job_succeeds(tmp_path
         for number in range(3):
             here.submit(f"job-{number}", 1.0)
         here.await_state(Queued, 3)
-        here.executor.release()
+        here.world.release()
         here.await_end()
     store = SqliteStore(tmp_path / "store.db")
     states = [row.job.state for number in range(3, 7) if (row := store.get(str(number)))]

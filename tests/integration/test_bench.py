@@ -20,7 +20,6 @@ SHORT: Final = (
     "snapshot",
     "post",
     "run",
-    "list",
     "growth",
     "decide",
     "decisions",

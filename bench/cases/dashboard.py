@@ -5,7 +5,6 @@ is kept from the question before.
 """
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -108,20 +107,11 @@ def _waiting(scratch: Scratch) -> int:
 
 
 def _machine_page(scratch: Scratch, daemon: BenchDaemon, shown: Dashboard) -> Line:
-    def page() -> float:
-        pause(FRESH_S)
-        began = time.perf_counter()
-        shown.get("/")
-        return time.perf_counter() - began
-
-    def version() -> float:
-        began = time.perf_counter()
-        daemon.client.version()
-        return time.perf_counter() - began
-
-    seconds = interleave.interleave(
-        2 * scratch.effort.lists, scratch.effort.warmups, {"page": page, "version": version}
-    )
+    contestants = {
+        "page": _anew(interleave.time_call(lambda: shown.get("/"))),
+        "version": interleave.time_call(daemon.client.version),
+    }
+    seconds = interleave.interleave(2 * scratch.effort.lists, scratch.effort.warmups, contestants)
     name = f"page of a machine, {DEVICES} devices and {_waiting(scratch)} jobs"
     ours = in_milliseconds(name, seconds["page"])
     return Result(BENCH, ours, in_milliseconds("GET /v1/version", seconds["version"]), Aim(AIM_PAGE, "ratio"))

@@ -31,6 +31,7 @@ def measure(scratch: Scratch) -> Iterator[Line]:
     stocks = max(NODES, int(STOCKS * scratch.effort.turn_share))
     few, many = made(NODES), made(stocks)
     groups = many["kept"].source.groups_Gn.shape[0]
+    timed = partial(interleave.time_call, clock=time.thread_time)
     contestants: dict[str, Callable[[], float]] = {}
     for name in ("kept", "rebuilt"):
         contestants[f"{name} graph"] = timed(partial(look, few[name], 1))
@@ -86,14 +87,3 @@ def validate(workload: Any) -> None:
 
     with torch.inference_mode():
         workload.score(workload.source.held_out(0))
-
-
-def timed(call: Callable[[], None]) -> Callable[[], float]:
-    """Return a contestant that reports the processor seconds of a call."""
-
-    def seconds() -> float:
-        began = time.thread_time()
-        call()
-        return time.thread_time() - began
-
-    return seconds

@@ -4,7 +4,6 @@ The store of the one has 100,000 finished jobs, spread over a month.
 """
 
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -50,10 +49,4 @@ def _asked(daemon: BenchDaemon, name: str) -> Callable[[], float]:
     """Return what takes the time of a command, or of a question over one connection."""
     if name not in PATHS:
         return interleave.time_command([*runner_command(), *name.split()], daemon.environment)
-
-    def ask() -> float:
-        began = time.perf_counter()
-        daemon.client.ask("GET", PATHS[name], None, 60.0)
-        return time.perf_counter() - began
-
-    return ask
+    return interleave.time_call(lambda: daemon.client.ask("GET", PATHS[name], None, 60.0))

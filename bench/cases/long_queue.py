@@ -6,10 +6,10 @@ that holds every processor and sleeps: what is measured is the daemon alone.
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -71,27 +71,11 @@ class Queue:
 
     def time_submission(self) -> Callable[[], float]:
         """Return what times a submission, whose job is cancelled at once."""
-        file = self.file()
-
-        def measure() -> float:
-            began = time.perf_counter()
-            job = self.daemon.submit(file)
-            took = time.perf_counter() - began
-            self.daemon.withdraw(job)
-            return took
-
-        return measure
+        return self.daemon.time_submission(partial(self.daemon.submit, self.file()))
 
     def time_page(self) -> Callable[[], float]:
         """Return what times the first page of the list."""
-        client, query = self.daemon.client, {"limit": LARGEST_PAGE}
-
-        def measure() -> float:
-            began = time.perf_counter()
-            client.get("/v1/jobs", query)
-            return time.perf_counter() - began
-
-        return measure
+        return interleave.time_call(partial(self.daemon.client.get, "/v1/jobs", {"limit": LARGEST_PAGE}))
 
 
 def measure(scratch: Scratch) -> Iterator[Line]:

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -44,7 +44,7 @@ def measure(scratch: Scratch) -> Iterator[Line]:
             effort.snapshots,
             effort.warmups,
             {
-                OURS: _timed(lambda: kept.take(me, code)),
+                OURS: interleave.time_call(lambda: kept.take(me, code)),
                 STATUS: interleave.time_command(["git", "status"], dict(os.environ), code),
             },
         )
@@ -76,12 +76,3 @@ def make_repository(code: Path, files: int) -> Path:
 def _is_old(code: Path) -> bool:
     """Return True if the repository was last changed so long ago that its times prove something."""
     return time.time() - (code / ".git" / "index").stat().st_mtime > 2
-
-
-def _timed(work: Callable[[], object]) -> Callable[[], float]:
-    def timed() -> float:
-        began = time.perf_counter()
-        work()
-        return time.perf_counter() - began
-
-    return timed

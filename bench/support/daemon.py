@@ -111,6 +111,18 @@ class BenchDaemon:
         self.await_state(job, "queued")
         self.client.act(job, "cancel", {})
 
+    def time_submission(self, submit: Callable[[], str]) -> Callable[[], float]:
+        """Return a contestant that times a submission, whose job is cancelled at once."""
+
+        def measure() -> float:
+            began = time.perf_counter()
+            job = submit()
+            took = time.perf_counter() - began
+            self.withdraw(job)
+            return took
+
+        return measure
+
     def end(self, job: str) -> None:
         """Cancel a job without grace period, and wait until nothing of it is left."""
         found = self.client.act(job, "cancel", {})["job"]

@@ -22,7 +22,7 @@ def interleave(
 
 
 def time_command(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None = None) -> Callable[[], float]:
-    """Return a contestant that times a program from start to end and discards its output.
+    """Return a contestant that times a program from start to end.
 
     Raises:
         CannotMeasure: the program failed, so the measurement is invalid.
@@ -31,12 +31,27 @@ def time_command(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None =
     def measure() -> float:
         began = time.perf_counter()
         done = subprocess.run(
-            argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False
+            argv, env=env, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
         )
         took = time.perf_counter() - began
         if done.returncode:
-            raise CannotMeasure(f"{argv[0].rpartition('/')[2]} ended with exit code {done.returncode}")
+            said = " ".join(done.stderr.split())[-300:]
+            program = argv[0].rpartition("/")[2]
+            raise CannotMeasure(f"{program} ended with exit code {done.returncode}: {said}")
         return took
+
+    return measure
+
+
+def time_call(
+    work: Callable[[], object], clock: Callable[[], float] = time.perf_counter
+) -> Callable[[], float]:
+    """Return a contestant that times a call."""
+
+    def measure() -> float:
+        began = clock()
+        work()
+        return clock() - began
 
     return measure
 

@@ -2,22 +2,19 @@
 
 A row of a batch is (recording, window, combo); ``jobs.workloads.imu_stream.order`` defines their order.
 """
-# ruff: noqa: N803 - arrays carry their shape
+
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
-
-import numpy as np
-import torch
+from typing import Any, TypeAlias
 
 from jobs.contract.plans.imu_stream import ImuStream
 from jobs.data.sequences import Recording
 from jobs.training.failures import InvalidSpec
 from jobs.training.report import say
 from jobs.training.switches import Switches
-from jobs.workloads.imu_stream.order import Order, Whole
+from jobs.workloads.imu_stream.order import Order
 
 Sides: TypeAlias = tuple[tuple[Recording, ...], tuple[Recording, ...]]
 
@@ -29,24 +26,6 @@ class CacheOptions:
     convert_once: bool = True
     share_targets: bool = True
     recordings: int = 1
-
-
-class Streamed(Protocol):
-    """A source that reads recordings when they are needed."""
-
-    keeping: CacheOptions
-    opened: int
-    filtered: int
-
-    def assemble(self, rows_B3: Whole) -> object:
-        """Make some rows, and count the recordings that were opened and the targets that were computed."""
-
-    @property
-    def resident_bytes(self) -> int | None:
-        """Bytes of all recordings, converted; None if they are converted for each use."""
-
-    def on(self, device: torch.device) -> Any:  # noqa: ANN401 - the same source, all of it on a device
-        """Return the same source with all recordings on a device, converted."""
 
 
 def stride_of(plan: ImuStream) -> int:
@@ -165,41 +144,6 @@ def keeping(
 def _shards_seen(plan: ImuStream, processes: int) -> int:
     """Return the number of shards that a process uses if it makes every n-th step."""
     return plan.shards // math.gcd(plan.shards, processes)
-
-
-def verify(source: Streamed, switches: Switches) -> None:
-    """Record the measured cost of one window with two combos: file openings and filter runs."""
-    source.assemble(np.array([[0, 0, 0], [0, 0, 1]]))
-    seen = {
-        "conversion": (source.opened, source.keeping.convert_once, "opened its file"),
-        "shared_targets": (source.filtered, source.keeping.share_targets, "computed its targets"),
-    }
-    for name, (times, only_once, what) in seen.items():
-        note = f"two uses of a window {what} {times} time(s)"
-        switches.applied(name, verified=(times == 1) == only_once, note=note)
-
-
-Source = TypeVar("Source", bound=Streamed)
-
-
-def streamed_or_loaded(source: Source, switches: Switches) -> Any:  # noqa: ANN401 - the source, or that on the CPU
-    """Return the source itself, or with ``streaming: false`` one that has converted all recordings by now.
-
-    Loader processes are forked, so they share the memory of what is loaded here.
-    """
-    size = source.resident_bytes
-    if switches.profile.streaming:
-        switches.applied("streaming", verified=True)
-        return source
-    if size is None:
-        why = "conversion each_use, or targets not shared: there is nothing to load ahead"
-        switches.fell_back("streaming", value=True, why=why)
-        return source
-    loaded = source.on(torch.device("cpu"))
-    note = f"{size:,} bytes, converted before the first step and shared by all loader processes"
-    switches.applied("streaming", verified=True, note=note)
-    switches.fell_back("stream_buffer", 0, "streaming false: all recordings are in memory")
-    return loaded
 
 
 def summary(sides: Sides, plan: ImuStream) -> str:

@@ -21,9 +21,10 @@ from jobs.training.batches import Batch
 from jobs.training.failures import InvalidSpec
 from jobs.training.lru import LruCache
 from jobs.training.randomness import derive
-from jobs.workloads.imu_stream.order import Order, Whole
+from jobs.workloads.imu_stream.order import Whole
 from jobs.workloads.imu_stream.poses import TARGETS, Frames, poses
-from jobs.workloads.imu_stream.streaming import CacheOptions, evenly, orders_of, stride_of, windows_of
+from jobs.workloads.imu_stream.source import RecordedWindows
+from jobs.workloads.imu_stream.streaming import CacheOptions, Sides, evenly, stride_of, windows_of
 
 CHANNELS: Final = 6
 
@@ -63,49 +64,29 @@ def measure(recordings: tuple[Recording, ...], plan: ImuStream) -> WindowStatist
     return WindowStatistics(*imu, *pose, recording_bytes=sum(each.nbytes for each in frames) / len(frames))
 
 
-class Windows:
+class Windows(RecordedWindows):
     """The source of batches of masked, noisy windows with their poses."""
 
     def __init__(
-        self,
-        plan: ImuStream,
-        seed: int,
-        sides: tuple[tuple[Recording, ...], tuple[Recording, ...]],
-        scale: WindowStatistics,
-        keeping: CacheOptions,
+        self, plan: ImuStream, seed: int, sides: Sides, scale: WindowStatistics, keeping: CacheOptions
     ) -> None:
-        self.plan = plan
-        self.seed = seed
+        super().__init__(plan, seed, sides, keeping)
         self.scale = scale
-        self.keeping = keeping
-        self.recordings, self.train, self.evaluated = orders_of(sides, plan, seed)
-        self.frames: LruCache[int, Frames] = LruCache(keeping.recordings)
-        self.poses: LruCache[int, Frames] = LruCache(keeping.recordings)
-        self.opened = 0
-        self.filtered = 0
+
+    def forget(self) -> None:
+        self.frames: LruCache[int, Frames] = LruCache(self.keeping.recordings)
+        self.poses: LruCache[int, Frames] = LruCache(self.keeping.recordings)
 
     @property
-    def resident_bytes(self) -> int | None:
-        """Bytes of all signals and all poses; None if they are computed again for every use."""
-        if not (self.keeping.convert_once and self.keeping.share_targets):
-            return None
-        windows = sum(windows_of(each, self.plan) for each in self.recordings)
-        values = (
-            CHANNELS * sum(each.samples for each in self.recordings) + windows * self.plan.window * TARGETS
-        )
-        return values * torch.float32.itemsize
+    def values(self) -> int:
+        windows = sum(map(self.target_rows, self.recordings))
+        return CHANNELS * sum(each.samples for each in self.recordings) + windows * self.plan.window * TARGETS
 
-    def on(self, device: torch.device) -> "ResidentWindows":
-        """Return a source of the same batches that keeps all data on a device, converted once."""
-        return ResidentWindows(self, device)
+    def target_rows(self, recording: Recording) -> int:
+        return windows_of(recording, self.plan)
 
-    def batch(self, step: int) -> Batch:
-        rows_B3 = self.train.rows(step, self.plan.batch_size)
-        return self.finished(rows_B3, "batch", step, *self._gathered(rows_B3))
-
-    def held_out(self, index: int) -> Batch:
-        rows_B3 = self.evaluated.rows(index, self.plan.batch_size)
-        return self.finished(rows_B3, "held-out", index, *self._gathered(rows_B3))
+    def gathered(self, rows_B3: Whole) -> tuple[Tensor, Tensor]:
+        return self._normalised(*self.assemble(rows_B3))
 
     def assemble(self, rows_B3: Whole) -> tuple[Frames, Frames]:
         """Return the clean signal (B, T, 6) and its poses (B, T, 9), not normalised."""
@@ -117,26 +98,19 @@ class Windows:
             pose_BT9[places] = self._poses(int(recording), rows_B3[places, 1], imu_BT6[places])
         return imu_BT6, pose_BT9
 
-    def whole(self, recording: int) -> tuple[Tensor, Tensor]:
+    def converted(self, recording: int) -> tuple[Tensor, Tensor]:
         """Return the normalised signal (N, 6) and the normalised poses (W, T, 9) of a recording."""
         return self._normalised(self._frames(recording), self._all_poses(recording))
 
     def finished(
-        self, rows_B3: Whole, purpose: str, number: int, clean_BT6: Tensor, pose_BT9: Tensor
+        self, rows_B3: Whole, purpose: str, number: int, inputs_BTC: Tensor, targets_BTD: Tensor
     ) -> Batch:
         """Return the batch on its tensors' device; noise is drawn on the CPU, so no device changes it."""
         generator = torch.Generator().manual_seed(derive(self.seed, purpose, "noise", number))
-        noise_BT6 = self.plan.noise * torch.randn(clean_BT6.shape, generator=generator)
+        noise_BT6 = self.plan.noise * torch.randn(inputs_BTC.shape, generator=generator)
         visible_B16 = self._visible[torch.from_numpy(rows_B3[:, 2])][:, None]
-        device = clean_BT6.device
-        return {"imu": (clean_BT6 + noise_BT6.to(device)) * visible_B16.to(device), "pose": pose_BT9}
-
-    def forget(self) -> None:
-        """Release the converted recordings and poses; they are made again if they are needed."""
-        self.frames, self.poses = LruCache(self.keeping.recordings), LruCache(self.keeping.recordings)
-
-    def _gathered(self, rows_B3: Whole) -> tuple[Tensor, Tensor]:
-        return self._normalised(*self.assemble(rows_B3))
+        device = inputs_BTC.device
+        return {"imu": (inputs_BTC + noise_BT6.to(device)) * visible_B16.to(device), "pose": targets_BTD}
 
     def _normalised(self, imu: Frames, pose: Frames) -> tuple[Tensor, Tensor]:
         scale = self.scale
@@ -188,50 +162,6 @@ class Windows:
     def _convert(self, recording: int) -> Frames:
         self.opened += 1
         return read(self.recordings[recording], columns_of(self.plan))
-
-
-class ResidentWindows:
-    """The same source with all data on a device."""
-
-    def __init__(self, windows: Windows, device: torch.device) -> None:
-        self._windows = windows
-        self._frames = torch.arange(windows.plan.window, device=device)
-        places = range(len(windows.recordings))
-        parts = [windows.whole(place) for place in places]
-        self._imu_N6 = torch.cat([imu for imu, _ in parts]).to(device)
-        self._pose_WT9 = torch.cat([pose for _, pose in parts]).to(device)
-        self._first_sample = _starts([len(imu) for imu, _ in parts])
-        self._first_window = _starts([len(pose) for _, pose in parts])
-        self.train = windows.train
-        windows.forget()
-
-    @property
-    def resident_bytes(self) -> int | None:
-        return self._windows.resident_bytes
-
-    def on(self, device: torch.device) -> "ResidentWindows":
-        """Return the same batches from another device."""
-        return self._windows.on(device)
-
-    def batch(self, step: int) -> Batch:
-        return self._batch(self._windows.train, "batch", step)
-
-    def held_out(self, index: int) -> Batch:
-        return self._batch(self._windows.evaluated, "held-out", index)
-
-    def _batch(self, order: Order, purpose: str, number: int) -> Batch:
-        plan, device = self._windows.plan, self._frames.device
-        rows_B3 = order.rows(number, plan.batch_size)
-        recording_B, window_B = rows_B3[:, 0], rows_B3[:, 1]
-        samples_B = torch.from_numpy(self._first_sample[recording_B] + window_B * stride_of(plan)).to(device)
-        windows_B = torch.from_numpy(self._first_window[recording_B] + window_B).to(device)
-        clean_BT6 = self._imu_N6[samples_B[:, None] + self._frames]
-        return self._windows.finished(rows_B3, purpose, number, clean_BT6, self._pose_WT9[windows_B])
-
-
-def _starts(lengths: list[int]) -> Whole:
-    """Return the start offset of each part in their concatenation."""
-    return np.cumsum([0, *lengths[:-1]])
 
 
 def _cut(frames_N6: Frames, starts_W: Whole, window: int) -> Frames:

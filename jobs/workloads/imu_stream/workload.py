@@ -25,13 +25,12 @@ from jobs.training.randomness import seed_all
 from jobs.training.report import say
 from jobs.workloads.common.workload import TrainedWorkload
 from jobs.workloads.imu_stream.poses import MOTION, ORIENTATION, TARGETS
+from jobs.workloads.imu_stream.source import streamed_or_loaded, verify
 from jobs.workloads.imu_stream.streaming import (
     Sides,
     keeping,
     split,
-    streamed_or_loaded,
     summary,
-    verify,
     windows_of,
 )
 from jobs.workloads.imu_stream.windows import CHANNELS, Windows, columns_of, measure

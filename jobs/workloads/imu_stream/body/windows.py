@@ -38,8 +38,9 @@ from jobs.workloads.imu_stream.body.frames import (
     inputs_of,
 )
 from jobs.workloads.imu_stream.body.synthetic import make_motion
-from jobs.workloads.imu_stream.order import Order, Whole
-from jobs.workloads.imu_stream.streaming import CacheOptions, Sides, evenly, orders_of, stride_of
+from jobs.workloads.imu_stream.order import Whole
+from jobs.workloads.imu_stream.source import RecordedWindows
+from jobs.workloads.imu_stream.streaming import CacheOptions, Sides, evenly, stride_of
 
 SAMPLED: Final = 64
 """Sequences from which bones and the trivial predictor are measured, evenly spaced."""
@@ -108,7 +109,7 @@ def _seen_from_sites(motion: Motion, plan: ImuStream, bones_J3: Tensor) -> tuple
     return turned_NSJ6, placed_NSJ3, targets_ND[:, CONTACTS]
 
 
-class BodyWindows:
+class BodyWindows(RecordedWindows):
     """The source of batches of windows, each with the sensors of a combo."""
 
     def __init__(  # noqa: PLR0913, PLR0917  (what a batch is made of)
@@ -120,40 +121,23 @@ class BodyWindows:
         reader: Reader,
         keeping: CacheOptions,
     ) -> None:
-        self.plan = plan
+        super().__init__(plan, seed, sides, keeping)
         self.bones_J3 = bones_J3
         self.reader = reader
-        self.keeping = keeping
-        self.recordings, self.train, self.evaluated = orders_of(sides, plan, seed)
-        self.motions: LruCache[int, Motion] = LruCache(keeping.recordings)
-        self.inputs: LruCache[int, Tensor] = LruCache(keeping.recordings)
-        self.targets: LruCache[int, Tensor] = LruCache(keeping.recordings)
-        self.opened = 0
-        self.filtered = 0
+
+    def forget(self) -> None:
+        self.motions: LruCache[int, Motion] = LruCache(self.keeping.recordings)
+        self.inputs: LruCache[int, Tensor] = LruCache(self.keeping.recordings)
+        self.targets: LruCache[int, Tensor] = LruCache(self.keeping.recordings)
 
     @property
-    def resident_bytes(self) -> int | None:
-        """Bytes of all inputs and targets; None if they are computed again for every use."""
-        if not (self.keeping.convert_once and self.keeping.share_targets):
-            return None
-        frames = sum(each.samples for each in self.recordings)
-        return frames * (inputs_of(self.plan) + TARGETS) * torch.float32.itemsize
+    def values(self) -> int:
+        return sum(each.samples for each in self.recordings) * (inputs_of(self.plan) + TARGETS)
 
-    def on(self, device: torch.device) -> "ResidentBodies":
-        """Return a source of the same batches that keeps all data on a device, converted once."""
-        return ResidentBodies(self, device)
+    def target_rows(self, recording: Recording) -> int:
+        return recording.samples
 
-    def batch(self, step: int) -> Batch:
-        return self._batch(self.train, step)
-
-    def held_out(self, index: int) -> Batch:
-        return self._batch(self.evaluated, index)
-
-    def _batch(self, order: Order, number: int) -> Batch:
-        rows_B3 = order.rows(number, self.plan.batch_size)
-        return self.finished(rows_B3, *self.assemble(rows_B3))
-
-    def assemble(self, rows_B3: Whole) -> tuple[Tensor, Tensor]:
+    def gathered(self, rows_B3: Whole) -> tuple[Tensor, Tensor]:
         """Return the inputs (B, T, C) of all sites and the targets (B, T, D)."""
         window, stride = self.plan.window, stride_of(self.plan)
         imu_BTC = torch.empty(len(rows_B3), window, inputs_of(self.plan))
@@ -164,11 +148,14 @@ class BodyWindows:
             imu_BTC[row], targets_BTD[row] = imu_NC[part], targets_ND[part]
         return imu_BTC, targets_BTD
 
-    def finished(self, rows_B3: Whole, imu_BTC: Tensor, targets_BTD: Tensor) -> Batch:
+    def finished(
+        self, rows_B3: Whole, purpose: str, number: int, inputs_BTC: Tensor, targets_BTD: Tensor
+    ) -> Batch:
         """Return the batch on its tensors' device, with the sensors of each row's combo."""
-        combos_B, device = torch.from_numpy(rows_B3[:, 2]), imu_BTC.device
+        del purpose, number  # nothing is drawn
+        combos_B, device = torch.from_numpy(rows_B3[:, 2]), inputs_BTC.device
         return {
-            "imu": imu_BTC * self._visible[combos_B][:, None].to(device),
+            "imu": inputs_BTC * self._visible[combos_B][:, None].to(device),
             "body": targets_BTD,
             "carrier": self._carriers[combos_B].to(device),
         }
@@ -184,10 +171,6 @@ class BodyWindows:
         if shared:
             return imu_NC, self.targets.get(recording, lambda: self._targets(motion))
         return imu_NC, self._targets(motion)
-
-    def forget(self) -> None:
-        """Release what is kept; it is made again if it is needed."""
-        self.inputs, self.targets = LruCache(self.keeping.recordings), LruCache(self.keeping.recordings)
 
     def _both(self, recording: int) -> Tensor:
         """Return the inputs, and keep the targets too, so that a recording is opened once for both."""
@@ -223,45 +206,6 @@ def _turn_of(site: int, plan: ImuStream) -> slice:
     """Return the inputs that are the rotation of a site."""
     first = len(plan.sites) * AXES + site * TURN
     return slice(first, first + TURN)
-
-
-class ResidentBodies:
-    """The same source with all data on a device."""
-
-    def __init__(self, windows: BodyWindows, device: torch.device) -> None:
-        self._windows = windows
-        self.train = windows.train
-        lengths = [each.samples for each in windows.recordings]
-        self._frames = torch.arange(windows.plan.window, device=device)
-        self._first = torch.tensor([0, *lengths[:-1]]).cumsum(0)
-        self._imu_NC = torch.empty(sum(lengths), inputs_of(windows.plan), device=device)
-        self._targets_ND = torch.empty(sum(lengths), TARGETS, device=device)
-        for recording, first in enumerate(self._first.tolist()):
-            part = slice(first, first + lengths[recording])
-            self._imu_NC[part], self._targets_ND[part] = windows.converted(recording)
-        windows.forget()
-
-    @property
-    def resident_bytes(self) -> int | None:
-        return self._windows.resident_bytes
-
-    def on(self, device: torch.device) -> "ResidentBodies":
-        """Return the same batches from another device."""
-        return self._windows.on(device)
-
-    def batch(self, step: int) -> Batch:
-        return self._batch(self._windows.train, step)
-
-    def held_out(self, index: int) -> Batch:
-        return self._batch(self._windows.evaluated, index)
-
-    def _batch(self, order: Order, number: int) -> Batch:
-        plan = self._windows.plan
-        rows_B3 = order.rows(number, plan.batch_size)
-        recording_B, window_B = torch.from_numpy(rows_B3[:, 0]), torch.from_numpy(rows_B3[:, 1])
-        first_B = (self._first[recording_B] + window_B * stride_of(plan)).to(self._frames.device)
-        frames_BT = first_B[:, None] + self._frames
-        return self._windows.finished(rows_B3, self._imu_NC[frames_BT], self._targets_ND[frames_BT])
 
 
 def reader_of(plan: ImuStream, *, synthetic: bool) -> Reader:

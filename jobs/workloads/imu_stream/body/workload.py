@@ -36,15 +36,14 @@ from jobs.workloads.imu_stream.body.frames import (
 from jobs.workloads.imu_stream.body.networks import MODULES, BodyNetworks, losses
 from jobs.workloads.imu_stream.body.synthetic import synthetic_recordings
 from jobs.workloads.imu_stream.body.windows import BodyWindows, measure, reader_of
+from jobs.workloads.imu_stream.source import streamed_or_loaded, verify
 from jobs.workloads.imu_stream.streaming import (
     Sides,
     keeping,
     long_enough,
     require_shards,
     split,
-    streamed_or_loaded,
     summary,
-    verify,
 )
 from jobs.workloads.protocol import BuildContext, Evaluation
 

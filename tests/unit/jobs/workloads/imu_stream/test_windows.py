@@ -87,7 +87,8 @@ def test_a_resident_source_gives_the_same_bits(recordings: Path) -> None:
 def test_a_resident_source_takes_the_bytes_that_it_says(recordings: Path) -> None:
     streamed_ = source(recordings)
     resident = streamed_.on(torch.device("cpu"))
-    assert resident.resident_bytes == resident._imu_N6.nbytes + resident._pose_WT9.nbytes
+    assert resident.resident is not None
+    assert resident.resident_bytes == resident.resident.inputs_NC.nbytes + resident.resident.targets.nbytes
     assert streamed_.resident_bytes == resident.resident_bytes
     assert source(recordings, WASTEFUL).resident_bytes is None
 

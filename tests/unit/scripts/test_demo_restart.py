@@ -9,7 +9,7 @@ from bench.support.changes import Offer, choose
 from runner.files.job.load import parse_job
 from runner.files.policy.load import load_named_policy
 from scripts.demo_daemon import Daemon
-from scripts.demo_restart_told import (
+from scripts.demo_restart import (
     EPOCH,
     POLICY,
     SHARE,
@@ -39,6 +39,17 @@ def test_the_verdict_depends_on_whether_it_was_saved_before_the_validation(saved
         "as told", 800, 400, 14.0, 37.0, saved=saved, eval_every=400, eval_now_s=31, eval_new_s=3,
         evaluated=SHARE, bar=True, start_s=10,
     )  # fmt: skip
+    assert choose(offer, load_named_policy(POLICY)) == verdict
+
+
+@pytest.mark.parametrize(
+    ("done", "saved", "every", "verdict"),
+    [(84, 0, 100, "restart"), (284, 200, 100, "keep"), (84, 80, 20, "resume")],
+)
+def test_late_in_an_epoch_the_verdict_depends_on_what_is_left_and_what_is_saved(
+    done: int, saved: int, every: int, verdict: str
+) -> None:
+    offer = Offer("84 % of an epoch", 300, done, 1.0, 5.0, saved=saved, every=every, start_s=5)
     assert choose(offer, load_named_policy(POLICY)) == verdict
 
 

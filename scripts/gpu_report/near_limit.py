@@ -13,15 +13,15 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from bench.support import interleave
 from bench.support.lockstep import MissingPackage, Setup, TrainingProcess, TrainingResult, start_trainings
 from bench.support.result import CannotMeasure
 from bench.support.stats import paired_ratio
-from jobs.contract import STDLIB, AttemptSpec
+from jobs.contract import STDLIB, AttemptSpec, TraceSummary
 from scripts.gpu_report.context import CannotMeasureHere, Context, against_target, environment
+from scripts.gpu_report.forked_jobs import Job, preload
 from scripts.gpu_report.report import Finding, measured, not_run
 
 TITLE: Final = "a 124 M parameter model compared with other loops and the hardware limit"
@@ -61,7 +61,8 @@ TINY_EFFORT: Final = Effort(settling=2, steps=2, turns=2, warmups=1)
 
 def run(context: Context) -> Iterator[Finding]:
     """Yield the peak, the comparison with each loop, MFU, the top kernels, and other batch sizes."""
-    peak = measurement(context, "peak")
+    peak = matrix_product(context)
+    preload()
     yield measured("bf16 matrix product", str(peak["summary"]), **peak)
     effort = context.sized(REAL_EFFORT, TINY_EFFORT)
     spec = spec_of(context, effort)
@@ -70,14 +71,20 @@ def run(context: Context) -> Iterator[Finding]:
         raise CannotMeasureHere(f"{ended[OURS].package} is not installed")
     yield from _compared(context, spec, seconds, ended)
     yield _utilisation(context, spec, seconds[OURS], peak)
-    for what, finding in (("profile", _profiled), ("alone", partial(_alone, peak))):
+    for what, finding in (("profile", _profiled), ("alone", partial(_alone, peak=peak))):
         try:
-            yield finding(measurement(context, what))
+            yield finding(context)
         except CannotMeasureHere as error:
             yield not_run(what, str(error))
 
 
-def spec_of(context: Context, effort: Effort, profile: str = PROFILE, **plan: Any) -> AttemptSpec:
+def spec_of(
+    context: Context,
+    effort: Effort,
+    profile: str = PROFILE,
+    changes: Mapping[str, Any] | None = None,
+    **plan: Any,
+) -> AttemptSpec:
     """Return the spec of all loops: no dropout, no evaluation, no periodic checkpoint."""
     steps = effort.settling + (effort.warmups + effort.turns) * effort.steps + 1
     known = {
@@ -87,7 +94,7 @@ def spec_of(context: Context, effort: Effort, profile: str = PROFILE, **plan: An
         **context.sized(REAL, TINY),
     }
     workload = {**known, "dropout": 0.0, "steps": steps, "eval_every": None, "log_every": 20, **plan}
-    return context.spec(workload, context.profile(profile))
+    return context.spec(workload, context.profile(profile, **(changes or {})))
 
 
 def _turns(
@@ -206,37 +213,91 @@ def _utilisation(
     )
 
 
-def _alone(peak: Mapping[str, Any], found: Mapping[str, Any]) -> Finding:
-    rows = [
-        {**row, "MFU": f"{row['tokens/s'] * row['flops a token'] / peak['flops']:.1%}"}
-        for row in found["rows"]
-    ]
+ARMS: Final = (("cuda-ampere", 16), ("cuda-hopper", 16), ("cuda-hopper", 64))
+"""Profiles, each with the rows of its batches."""
+
+
+def _alone(context: Context, peak: Mapping[str, Any]) -> Finding:
+    """Return the rate of the trainer by profile and batch size, one after the other."""
+    rows = []
+    for profile, batch in context.sized(ARMS, (("cuda-ampere", 2),)):
+        job = _trained(
+            context,
+            f"alone-{profile}-{batch}",
+            profile,
+            {"memory_log": "interval", "memory_log_every": 10},
+            batch_size=batch,
+        )
+        rates = [float(line["items_per_s"]) for line in job.metrics() if "items_per_s" in line]
+        rate, effective = statistics.median(rates[1:]), job.effective()
+        rows.append(
+            {
+                "arm": f"{profile}, {batch} rows",
+                "tokens/s": rate,
+                "MFU": f"{rate * flops_per_token(job.spec.workload.model_dump()) / peak['flops']:.1%}",
+                "peak GiB": max(
+                    (line["memory_peak"] / 2**30 for line in job.metrics() if "memory_peak" in line),
+                    default=None,
+                ),
+                "graphs": effective.get("compile_graphs"),
+                "fell back": "; ".join(effective.get("fallbacks", [])) or "nothing",
+            }
+        )
     summary = "; ".join(f"{row['arm']}: {row['tokens/s']:,.0f} tokens/s, MFU {row['MFU']}" for row in rows)
     return measured("trainer alone, by profile and batch size", summary, rows=rows)
 
 
-def _profiled(found: Mapping[str, Any]) -> Finding:
-    return measured("top kernels of a step", str(found["summary"]), **found)
+def _profiled(context: Context) -> Finding:
+    """Return the kernels that take the most time, by the trainer's own trace."""
+    job = _trained(context, "profiled", PROFILE, {"trace": {"steps": (4, 8)}})
+    found = TraceSummary.model_validate_json(job.paths.trace_summary.read_bytes())
+    steps = found.last_step - found.first_step
+    rows = [
+        {
+            "kernel": each.name[:110],
+            "ms a step": (each.cpu_s if context.rehearsal else each.device_s) * 1000 / steps,
+            "calls a step": each.calls / steps,
+        }
+        for each in found.operators
+    ]
+    summary = f"{steps} steps of {found.seconds / steps * 1000:.1f} ms with the profiler"
+    return measured("top kernels of a step", summary, rows=rows)
 
 
-def measurement(context: Context, what: str) -> dict[str, Any]:
-    """Return what ``near_limit_device`` finds in a process of its own.
+def _trained(context: Context, name: str, profile: str, changes: Mapping[str, Any], **plan: Any) -> Job:
+    """Return a training of a few dozen steps, once it has ended.
 
     Raises:
         CannotMeasureHere: it fails.
     """
-    place = context.folder(f"device-{what}")
-    request = {"rehearsal": context.rehearsal, "tiny": context.tiny, "directory": str(place)}
-    argv = [sys.executable, "-m", "scripts.gpu_report.near_limit_worker", what, json.dumps(request)]
-    limit_s = max(context.left_s, 1.0)
+    spec = spec_of(
+        context, context.sized(REAL_EFFORT, TINY_EFFORT), profile, changes, steps=40, log_every=5, **plan
+    )
+    job = Job(context.folder(name), spec)
+    job.finish(context.left_s)
+    return job
+
+
+def matrix_product(context: Context) -> dict[str, Any]:
+    """Return what ``near_limit_worker`` finds in a process of its own.
+
+    Raises:
+        CannotMeasureHere: it fails.
+    """
+    size = context.sized(8192, 64)
+    argv = [sys.executable, "-m", "scripts.gpu_report.near_limit_worker", context.accelerator, str(size)]
     try:
         done = subprocess.run(
-            argv, capture_output=True, text=True, check=False, env=environment(), timeout=limit_s
+            argv,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment(),
+            timeout=max(context.left_s, 1.0),
         )
     except subprocess.TimeoutExpired:
-        raise CannotMeasureHere(f"{what}: timeout after {limit_s:.0f} s") from None
-    (place / "log.txt").write_text(done.stdout + done.stderr)
+        raise CannotMeasureHere("the matrix product did not end in time") from None
     if done.returncode:
-        raise CannotMeasureHere(f"{what}: {' / '.join(done.stderr.strip().splitlines()[-3:])}")
-    found: dict[str, Any] = json.loads(Path(place / "found.json").read_text())
+        raise CannotMeasureHere(" / ".join(done.stderr.strip().splitlines()[-3:]))
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return found

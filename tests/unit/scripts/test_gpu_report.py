@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.gpu_report import exact, near_limit, near_limit_worker
+from scripts.gpu_report import exact, near_limit
 from scripts.gpu_report.context import Context, against_target
 from scripts.gpu_report.data import KINDS, plan_of
 from scripts.gpu_report.fast import LEFT_OUT, arms_of
@@ -120,19 +120,6 @@ def test_the_measured_model_has_the_parameters_that_are_counted() -> None:
     assert near_limit.parameters(plan.model_dump()) == counted
     real = near_limit.parameters(near_limit.REAL) / 1e6
     assert 115 < real < 130
-
-
-@pytest.mark.parametrize(
-    ("spans", "length"),
-    [
-        ([], 0.0),
-        ([(0.0, 1.0)], 1.0),
-        ([(0.0, 2.0), (1.0, 3.0), (5.0, 6.0)], 4.0),
-        ([(0.0, 9.0), (1.0, 2.0)], 9.0),
-    ],
-)
-def test_overlapping_kernels_count_once(spans: list[tuple[float, float]], length: float) -> None:
-    assert near_limit_worker.covered(spans) == length
 
 
 def test_the_ablation_restores_one_switch_of_the_baseline_at_a_time(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ MEASURES = {
     "lent": "the device is clean after the job",
     "seen": "health poll",
     "hang": "a hung attempt is stopped and restarted",
-    "several": "all-reduce over gloo, 2 process(es)",
+    "several": "the bits of 2 process(es) are those of one",
 }
 """A finding of each part that cannot be missing."""
 

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -124,13 +123,10 @@ def run(context: Context) -> Iterator[Finding]:
         yield measured("from SIGKILL (or start) to the first step", summary, rows=rows)
     saves: list[dict[str, Any]] = []
     for size in context.sized(SIZES, SIZES[:1]):
-        for way, measure in (
-            ("in the background", partial(_stall, context, size, background=True)),
-            ("waited for", partial(_stall, context, size, background=False)),
-            ("torch.distributed.checkpoint.async_save", partial(_theirs, context, size)),
-        ):
+        for way, background in (("in the background", True), ("waited for", False)):
             try:
-                saves.append({"parameters": size.name, "save": way, **measure()})
+                found = _stall(context, size, background=background)
+                saves.append({"parameters": size.name, "save": way, **found})
             except CannotMeasureHere as error:
                 yield not_run(f"checkpoint of {size.name}, {way}", str(error))
     if saves:
@@ -250,28 +246,3 @@ def _status(paths: RunPaths, saved: int, context: Context) -> dict[str, Any]:
             return status
         time.sleep(POLL_S)
     raise CannotMeasureHere(f"{paths.root.name}: no save in the status")
-
-
-def _theirs(context: Context, size: Size) -> dict[str, Any]:
-    """Return the stall of ``torch.distributed.checkpoint.async_save`` for the same model size."""
-    place = context.folder(f"dcp-{size.name}".replace(" ", "-"))
-    plan = dict(context.sized(size.plan, TINY))
-    told = json.dumps(
-        {"directory": str(place), "plan": plan, "rehearsal": context.rehearsal, "saves": size.saves + 1}
-    )
-    argv = [sys.executable, "-m", "scripts.gpu_report.restart_async_save", told]
-    try:
-        done = subprocess.run(
-            argv,
-            capture_output=True,
-            text=True,
-            check=False,
-            env=environment(),
-            timeout=max(min(context.left_s, 120), 1),
-        )
-    except subprocess.TimeoutExpired:
-        raise CannotMeasureHere("timeout after 120 s") from None
-    if done.returncode:
-        raise CannotMeasureHere(" / ".join(done.stderr.strip().splitlines()[-3:])[:1500])
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found

@@ -68,7 +68,7 @@ def _job(
     environ: Mapping[str, str] | None = None,
     **plan: Any,
 ) -> Job:
-    known = context.sized(dict(PLAN), {})
+    known = context.sized(dict(PLAN), {"dropout": 0.0})
     workload = plan_of(
         "causal_lm", context, **{**known, "steps": STEPS, "eval_every": None, "log_every": 1, **plan}
     )

@@ -178,37 +178,37 @@ def _stocks(directory: Path) -> None:
     _write(directory / "prices.csv", rows)
 
 
-def _recordings(directory: Path) -> None:
-    """Nine recordings of three people who swing an arm, each in a rhythm of their own."""
+def recordings(directory: Path, count: int = 9, frames: int = 160) -> None:
+    """Recordings of three people who swing an arm, each in a rhythm of their own."""
     noise = np.random.default_rng(0)
     (directory / "recordings").mkdir()
     rows = ["file,subject,activity"]
-    for number in range(9):
-        time_T = np.arange(160 + 20 * number) / 50.0
+    for number in range(count):
+        time_T = np.arange(frames + 20 * (number % 9)) / 50.0
         angle_T = 0.8 * np.sin(2 * math.pi * (0.5 + 0.2 * (number % 3)) * time_T)
         still_T = np.zeros_like(time_T)
         axes = [np.sin(angle_T), still_T, np.cos(angle_T), still_T, np.gradient(angle_T, 0.02), still_T]
         signal_T6 = np.stack(axes, axis=1) + 0.02 * noise.standard_normal((len(time_T), 6))
         np.save(directory / f"recordings/{number}.npy", signal_T6.astype(np.float32))
-        rows.append(f"recordings/{number}.npy,{'abc'[number // 3]},swing")
+        rows.append(f"recordings/{number}.npy,{'abc'[3 * number // count]},swing")
     _write(directory / "index.csv", rows)
 
 
-def _molecules(directory: Path) -> None:
+def molecules(directory: Path, carbons: int = 11, oxygens: int = 3) -> None:
     """Chains of carbon and oxygen: the more carbon, the less soluble."""
     rows = ["smiles,logs,split"]
-    for carbons in range(1, 12):
-        for oxygens in range(3):
-            split = "test" if (carbons + oxygens) % 4 == 0 else "train"
-            rows.append(f"{'C' * carbons}{'O' * oxygens},{oxygens - 0.7 * carbons},{split}")
+    for c in range(1, carbons + 1):
+        for o in range(oxygens):
+            split = "test" if (c + o) % 4 == 0 else "train"
+            rows.append(f"{'C' * c}{'O' * o},{o - 0.7 * c},{split}")
     _write(directory / "molecules.csv", rows)
 
 
-def _candles(directory: Path) -> None:
+def candles(directory: Path, days: int = 700) -> None:
     """Two indices that rise and fall in waves of some weeks."""
     for number, name in enumerate(("one", "two")):
         draw, close, rows = random.Random(number), 100.0, ["date,open,high,low,close,volume"]  # noqa: S311
-        for place, day in enumerate(_weekdays(700)):
+        for place, day in enumerate(_weekdays(days)):
             opened = close
             close *= math.exp(0.01 * math.sin(place / 5) + draw.gauss(0, 0.003))
             high, low = 1.002 * max(opened, close), 0.998 * min(opened, close)
@@ -230,9 +230,9 @@ def _write(file: Path, rows: list[str]) -> None:
 _MAKERS: Final[Mapping[str, Callable[[Path], None]]] = {
     "causal_lm": _sources,
     "graph_forecast": _stocks,
-    "imu_stream": _recordings,
-    "pair_classifier": _molecules,
-    "resident_transformer": _candles,
+    "imu_stream": recordings,
+    "pair_classifier": molecules,
+    "resident_transformer": candles,
 }
 
 _VARIANT_SETS: Final[Mapping[str, Callable[[Path], None]]] = {

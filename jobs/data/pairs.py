@@ -3,7 +3,7 @@
 The three layouts, by the names of their files in a directory:
 
 ``molecules.csv``
-    Columns smiles, a measured value and split (``jobs.data.molecules``).
+    Columns smiles, a measured value and split (train or test).  A molecule of both splits is none to test on.
 ``labels.txt``
     One text and its score on each line, as in the data of LMOL (``name score``); folds divide them.
 ``pairs.csv``
@@ -20,7 +20,8 @@ A text never is on both sides.
 
 import csv
 import hashlib
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -28,9 +29,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from jobs.data.molecules import FILE_NAME as MOLECULES
-from jobs.data.molecules import SPLITS, check_smiles, read_molecules, read_number
 from jobs.training.failures import InvalidSpec
+
+MOLECULES: Final = "molecules.csv"
 
 LABELS: Final = "labels.txt"
 
@@ -41,6 +42,8 @@ LAYOUTS: Final = (MOLECULES, LABELS, PAIRS)
 FIRST, SECOND, SIMILAR = range(3)
 
 ANSWERS: Final = ("first", "second", "similar")
+
+SPLITS: Final = ("train", "test")
 
 _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "first": ("first", "img1"),
@@ -96,6 +99,13 @@ class Part:
     listed: tuple[Tensor, Tensor] | None = None
     """Pairs (P, 2) and their answers (P,), int64; None: all pairs of texts."""
 
+    @property
+    def known_values(self) -> Tensor:
+        """The values of a part of which they are known, such as one of molecules."""
+        if self.value_M is None:
+            raise AssertionError(f"the values of the {self.split} texts are not known")
+        return self.value_M
+
 
 @dataclass(frozen=True, slots=True)
 class PairSet:
@@ -118,7 +128,7 @@ def read_pairs(path: Path, reading: Reading) -> PairSet:
     file = _find(path)
     if file.suffix.lower() == ".txt":
         return _of_scores(file, reading)
-    return _of_pairs(file, reading) if _is_of_pairs(file) else _of_molecules(file, reading)
+    return _of_pairs(file, reading) if _is_of_pairs(file) else read_molecules(file, reading)
 
 
 def _find(path: Path) -> Path:
@@ -194,25 +204,54 @@ class _opened:  # noqa: N801 - a context manager that is used like a function
 # --- Values of single texts
 
 
-def _of_molecules(file: Path, reading: Reading) -> PairSet:
-    library = read_molecules(
-        file, reading.value_column, reading.longest, None if not reading.any_text else reading.check
-    )
+def read_molecules(path: Path, reading: Reading) -> PairSet:
+    """Return the molecules of a CSV file, or of ``molecules.csv`` in a directory, with their values.
+
+    Raises:
+        InvalidSpec: a column or a value is missing or wrong, or a text is one that no model can be shown.
+    """
+    rows = list(_molecules(path / MOLECULES if path.is_dir() else path, reading))
+    trained = {text for text, _, split in rows if split == "train"}
+    kept = [row for row in rows if row[2] == "train" or row[0] not in trained]
+    sides = {split: [row for row in kept if row[2] == split] for split in SPLITS}
     if reading.folds is None:
-        note = (f"{library.repeated} test molecules are training molecules too, and were left out",)
-        return PairSet(
-            Part("train", library.train.smiles, library.train.value_M),
-            Part("test", library.test.smiles, library.test.value_M),
-            library.sha256,
-            note if library.repeated else (),
-        )
-    parts = (library.train, library.test)
-    texts = [text for part in parts for text in part.smiles]
-    values = [value for part in parts for value in part.value_M.tolist()]
-    known = dict(zip(reversed(texts), reversed(values), strict=True))  # the first row of a text counts
-    left_out = len(texts) - len(known) + library.repeated
-    notes = (f"{left_out} rows repeat a molecule of an earlier one, and were left out",) if left_out else ()
+        lost = len(rows) - len(kept)
+        note = f"{lost} test molecules are training molecules too, and were left out"
+        content = "\n".join(f"{text} {value!r} {split}" for text, value, split in rows)
+        train, test = (_part(split, [row[:2] for row in side]) for split, side in sides.items())
+        return PairSet(train, test, _digest(content), (note,) if lost else ())
+    values = [(text, value) for side in sides.values() for text, value, _ in side]
+    known = dict(reversed(values))  # the first row of a text counts
+    lost = len(rows) - len(known)
+    notes = (f"{lost} rows repeat a molecule of an earlier one, and were left out",) if lost else ()
     return _divided(dict(reversed(known.items())), reading, notes)
+
+
+def _molecules(file: Path, reading: Reading) -> Iterator[tuple[str, float, str]]:
+    """Yield each molecule with its value and its split."""
+    names = ("smiles", reading.value_column, "split")
+    with _opened(file) as stream:
+        reader = csv.DictReader(stream, strict=True)
+        found = reader.fieldnames or ()
+        if missing := [name for name in names if name not in found]:
+            raise InvalidSpec(
+                f"data: {file}:1: no column {', '.join(missing)} among {', '.join(found) or 'none'};"
+                " add it, or name the column of the value in value_column"
+            )
+        for fields in reader:
+            where = f"data: {file}:{reader.line_num}"
+            text, value, split = (fields[name] for name in names)
+            if text is None or value is None or split is None or None in fields:
+                raise InvalidSpec(f"{where}: not as many fields as columns; the file may be cut off")
+            reading.check(where, text)
+            if split not in SPLITS:
+                raise InvalidSpec(f"{where}: split is {split!r}; it must be train or test")
+            yield text, read_number(f"{where}: {reading.value_column}", value), split
+
+
+def _part(split: str, values: Sequence[tuple[str, float]]) -> Part:
+    texts, numbers = zip(*values, strict=True) if values else ((), ())
+    return Part(split, texts, torch.tensor(numbers, dtype=torch.float64))
 
 
 def _of_scores(file: Path, reading: Reading) -> PairSet:
@@ -240,13 +279,9 @@ def _of_scores(file: Path, reading: Reading) -> PairSet:
 def _divided(known: Mapping[str, float], reading: Reading, notes: tuple[str, ...] = ()) -> PairSet:
     """Return the texts as training and test texts of a fold."""
     held_out = _held_out(known, reading)
-    sides = {
-        split: {text: value for text, value in known.items() if (text in held_out) == (split == "test")}
-        for split in SPLITS
-    }
     parts = [
-        Part(split, tuple(side), torch.tensor(list(side.values()), dtype=torch.float64))
-        for split, side in sides.items()
+        _part(split, [each for each in known.items() if (each[0] in held_out) == (split == "test")])
+        for split in SPLITS
     ]
     content = "\n".join(f"{text} {value!r}" for text, value in known.items())
     return PairSet(parts[0], parts[1], _digest(content), notes)
@@ -391,3 +426,39 @@ def _judged_part(split: str, rows: list[tuple[str, str, int, str | None]], judge
             torch.tensor([row[2] for row in rows], dtype=torch.int64),
         ),
     )
+
+
+# --- Single cells
+
+
+def check_smiles(where: str, smiles: str, longest: int) -> None:
+    """Refuse what is no SMILES, or one that is too long.
+
+    Raises:
+        InvalidSpec: it has invalid characters, none, or more than ``longest``.
+    """
+    if not smiles:
+        raise InvalidSpec(f"{where}: smiles is empty; write the molecule or take the row out")
+    if not (smiles.isascii() and smiles.isprintable() and " " not in smiles):
+        raise InvalidSpec(f"{where}: smiles {smiles!r} has characters that no SMILES has; correct it")
+    if len(smiles) > longest:
+        raise InvalidSpec(
+            f"{where}: smiles has {len(smiles)} characters, and length allows {longest}; raise length"
+        )
+
+
+def read_number(where: str, text: str) -> float:
+    """Return a finite number of a table.
+
+    Raises:
+        InvalidSpec: it is none, at its place ``where``.
+    """
+    try:
+        number = float(text)
+    except ValueError as error:
+        raise InvalidSpec(
+            f"{where} is {text!r}, which is no number; correct it or take the row out"
+        ) from error
+    if not math.isfinite(number):
+        raise InvalidSpec(f"{where} is {text}, which is not finite; correct it or take the row out")
+    return number

@@ -31,8 +31,7 @@ from torch.nn import functional as F
 from jobs.checkpoint.signatures import CORPUS, MODEL, SCHEDULE, model_signature, schedule_signature
 from jobs.contract import Profile
 from jobs.contract.plans.pair_classifier import PairClassifier
-from jobs.data.molecules import Molecules, read_molecules
-from jobs.data.pairs import ANSWERS, FIRST, SECOND, SIMILAR
+from jobs.data.pairs import ANSWERS, FIRST, SECOND, SIMILAR, Part, Reading, read_molecules
 from jobs.training import batches
 from jobs.training.batches import Batch
 from jobs.training.failures import InvalidSpec
@@ -262,17 +261,17 @@ class PairComparator(PairTask):
 
     def __init__(self, plan: PairClassifier, setting: BuildContext) -> None:
         self.plan = plan
-        library = read_molecules(Path(plan.data), plan.value_column, plan.length - 1)
-        if library.repeated:
-            say(f"{library.repeated} test molecules are training molecules too, and were left out")
+        library = read_molecules(Path(plan.data), Reading(plan.value_column, plan.length - 1))
+        for note in library.notes:
+            say(note)
         self._corpus = library.sha256
-        self._items = _pairs(len(library.train.smiles))
+        self._items = _pairs(len(library.train.texts))
         plan = plan.with_steps(self.steps_per_epoch)  # a ramp of the loss needs the number of steps
         once = setting.switches.profile.conversion == "once"
         self.source = Groups(
             _items(library.train, plan, once=once), _items(library.test, plan, once=once), plan, setting.seed
         )
-        self._shares = shares(library.train.value_M, plan.threshold)
+        self._shares = shares(library.train.known_values, plan.threshold)
         seed_all(setting.seed, "weights")
         self.model = PairNetwork(plan, setting.switches.profile)
         _tell(setting.switches, self.model, plan)
@@ -349,14 +348,14 @@ def _pairs(items: int) -> int:
     return items * (items - 1) // 2
 
 
-def _items(part: Molecules, plan: PairClassifier, *, once: bool) -> Items:
-    if len(part.smiles) < plan.group:
+def _items(part: Part, plan: PairClassifier, *, once: bool) -> Items:
+    if len(part.texts) < plan.group:
         raise InvalidSpec(
-            f"data: {len(part.smiles)} molecule(s) with split {part.split} make no group of {plan.group};"
+            f"data: {len(part.texts)} molecule(s) with split {part.split} make no group of {plan.group};"
             " give more of them or lower group"
         )
-    tokens_ML = tokenise(part.smiles, plan.length) if once else None
-    return Items(part.smiles, part.value_M, tokens_ML, plan.length)
+    tokens_ML = tokenise(part.texts, plan.length) if once else None
+    return Items(part.texts, part.known_values, tokens_ML, plan.length)
 
 
 def _tell(switches: Switches, model: PairNetwork, plan: PairClassifier) -> None:

@@ -3,7 +3,6 @@
 A row of a batch is (recording, window, combo); ``jobs.workloads.imu_stream.order`` defines their order.
 """
 
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,29 +4,29 @@ from pathlib import Path
 
 import pytest
 
-from jobs.data.molecules import Library, read_molecules
+from jobs.data.pairs import PairSet, Reading, read_molecules
 from jobs.training.failures import InvalidSpec
 
 HEADER = "smiles,logs,class,split\n"
 GOOD = HEADER + "CC,-1.5,low,train\nCCC,-2,low,train\nCCO,0.5,high,test\n"
 
 
-def read(tmp_path: Path, text: str | bytes, longest: int = 20) -> Library:
+def read(tmp_path: Path, text: str | bytes, longest: int = 20) -> PairSet:
     file = tmp_path / "molecules.csv"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return read_molecules(file, "logs", longest)
+    return read_molecules(file, Reading("logs", longest))
 
 
 def test_both_parts_keep_the_order_of_the_file(tmp_path: Path) -> None:
     library = read(tmp_path, GOOD)
-    assert library.train.smiles == ("CC", "CCC")
-    assert library.train.value_M.tolist() == [-1.5, -2.0]
-    assert (library.test.smiles, library.test.value_M.tolist()) == (("CCO",), [0.5])
+    assert library.train.texts == ("CC", "CCC")
+    assert library.train.known_values.tolist() == [-1.5, -2.0]
+    assert (library.test.texts, library.test.known_values.tolist()) == (("CCO",), [0.5])
 
 
 def test_a_directory_is_asked_for_its_file(tmp_path: Path) -> None:
     whole = read(tmp_path, GOOD)
-    assert read_molecules(tmp_path, "logs", 20).sha256 == whole.sha256
+    assert read_molecules(tmp_path, Reading("logs", 20)).sha256 == whole.sha256
 
 
 def test_the_signature_is_that_of_the_content(tmp_path: Path) -> None:
@@ -37,7 +37,8 @@ def test_the_signature_is_that_of_the_content(tmp_path: Path) -> None:
 
 def test_a_test_molecule_that_is_trained_on_is_left_out_and_counted(tmp_path: Path) -> None:
     library = read(tmp_path, GOOD + "CC,-1.5,low,test\n")
-    assert (library.test.smiles, library.repeated) == (("CCO",), 1)
+    assert library.test.texts == ("CCO",)
+    assert library.notes == ("1 test molecules are training molecules too, and were left out",)
 
 
 @pytest.mark.parametrize(
@@ -56,8 +57,8 @@ def test_a_test_molecule_that_is_trained_on_is_left_out_and_counted(tmp_path: Pa
         (HEADER + "CC,1,low,dev\n", r":2: split is 'dev'; it must be train or test"),
         (HEADER + "CC,1,low\n", r":2: not as many fields as columns; the file may be cut off"),
         (HEADER + "CC,1,low,train,more\n", r":2: not as many fields as columns"),
-        (HEADER + '"CC,1,low,train\n', r"unexpected end of data; it must be CSV"),
-        (GOOD.encode("utf-16"), r"it must be CSV in UTF-8"),
+        (HEADER + '"CC,1,low,train\n', r"unexpected end of data; it must be text"),
+        (GOOD.encode("utf-16"), r"it must be text in UTF-8"),
     ],
 )
 def test_a_bad_table_is_refused_with_its_row(tmp_path: Path, text: str | bytes, complaint: str) -> None:
@@ -66,5 +67,5 @@ def test_a_bad_table_is_refused_with_its_row(tmp_path: Path, text: str | bytes, 
 
 
 def test_a_missing_file_is_told_by_name(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSpec, match=r"data: .*molecules\.csv: No such file.*; give a CSV file"):
-        read_molecules(tmp_path, "logs", 20)
+    with pytest.raises(InvalidSpec, match=r"data: .*molecules\.csv: No such file.*; give one of molecules"):
+        read_molecules(tmp_path, Reading("logs", 20))

@@ -4,17 +4,21 @@ Without them ``getpwuid`` fails in an image that does not know this user, and wi
 ``os.path.expanduser("~user")`` and what libraries build on those.
 """
 
-import re
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
 
 from jobs.contract import JOB_DIR
 from runner.base.durable import publish
 from runner.base.errors import disk_errors
 from runner.core.ports.executor import LaunchRequest
+from runner.core.ports.users import Owner
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,31}")
+
+def account_name(owner: Owner) -> str:
+    """Return the name of a user in its container: that of the host, unless these files cannot have it."""
+    name = owner.name
+    fits = name.isprintable() and not set(name) & set(":,") and not name.startswith(("+", "-", "#"))
+    return name if name and fits and name != "root" else f"user-{owner.uid}"
 
 
 def account_files(request: LaunchRequest, directory: Path | None) -> list[tuple[Path, Path, bytes]]:
@@ -24,8 +28,7 @@ def account_files(request: LaunchRequest, directory: Path | None) -> list[tuple[
     """
     if directory is None:
         return []
-    owner = request.owner
-    name = owner.name if _NAME.fullmatch(owner.name) and owner.name != "root" else f"user-{owner.uid}"
+    owner, name = request.owner, account_name(request.owner)
     user = f"{name}:x:{owner.uid}:{owner.gid}::{JOB_DIR / 'home'}:/bin/sh\n"
     more = "".join(f"group-{gid}:x:{gid}:{name}\n" for gid in request.groups)
     contents = {

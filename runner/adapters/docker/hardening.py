@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal, TypeAlias
 
-from runner.adapters.docker.accounts import account_files
+from runner.adapters.docker.accounts import account_files, account_name
 from runner.adapters.launch import attempt_environment, attempt_name, check_request, supervised_entry_script
 from runner.base.errors import Refused
 from runner.core.ports.devices import Device
@@ -241,6 +241,7 @@ def _environment(request: LaunchRequest, settings: HardeningSettings) -> dict[st
     visible = ",".join(nvidia) if settings.gpu_injection == "hook" else ""
     return {
         **attempt_environment(request, JOB_DIR, PurePosixPath("/tmp")),  # noqa: S108 - a private tmpfs
+        **dict.fromkeys(("USER", "LOGNAME"), account_name(request.owner)),
         "NVIDIA_VISIBLE_DEVICES": visible or "void",  # overrides an image that sets "all"
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
     }

@@ -57,20 +57,25 @@ _ALLOCATOR: Final = re.compile(r"PYTORCH_((CUDA|HIP)_)?ALLOC_CONF")
 _BLOCKING: Final = re.compile(r"(CUDA|HIP)_LAUNCH_BLOCKING|AMD_SERIALIZE_KERNEL")
 _PASSWORD: Final = re.compile(r".*(PASSWORD|PASSWD|PASSPHRASE|_PWD)")
 _SECRET: Final = re.compile(
-    r".*(SECRET|CREDENTIALS?|(API|ACCESS|ACCOUNT|AUTH|ENCRYPTION|KAGGLE|PRIVATE|SECRET)_?KEY|TOKEN)"
+    r".*(SECRET|CREDENTIALS?|(API|ACCESS|ACCOUNT|AUTH|ENCRYPTION|KAGGLE|PRIVATE|SECRET)_?KEY|TOKEN"
+    r"|(ADMIN|DB|FTP|LDAP|MAIL|MQTT|PG|PROXY|REDIS|ROOT|SMTP|SQL|USER)_?PASS)"
 )
 _OF_TEXT: Final = re.compile(
-    r"(.*_)?(EOS|BOS|PAD|MASK|UNK|SEP|CLS|EOT|NUM|MAX|MIN|STOP|START|END|SPECIAL)_TOKEN"
+    r"(.*_)?(EOS|BOS|PAD|MASK|UNK|SEP|CLS|EOT|NUM|MAX|MIN|STOP|START|BEGIN|END|SPECIAL|FIRST|LAST|NEXT|PER"
+    r"|IMAGE|IMG|VIDEO|AUDIO|LANG|PROMPT|PREFIX|SUFFIX|NEWLINE|BLANK|INSTANCE|PLACEHOLDER|INITIALIZER|TRIGGER"
+    r"|CONCEPT)_TOKEN"
 )
 _HARMLESS: Final = re.compile(
-    r"|[+-]?[0-9]{1,15}([.][0-9]+)?|true|false|yes|no|none|<.*>|\[.*\]|~?/[^:@]*", re.IGNORECASE
+    r"|[+-]?[0-9]{1,15}([.][0-9]+)?|true|false|yes|no|none|<.*>|\[.*\]|~?/[^:@]*"
+    r"|null|empty|dummy|fake|unused|placeholder|not-needed|sk-no-key-required",
+    re.IGNORECASE,
 )
 _ISSUED: Final = re.compile(
-    r"hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{20,}"
+    r"hf_[A-Za-z0-9]{20,}|sk-(?=\S*[0-9])(?=\S*[A-Z])[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{20,}"
     r"|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}|AIza[\w-]{30,}|nvapi-[\w-]{20,}"
-    r"|(?i:bearer|basic|token)\s+(?=\S*[0-9])\S{16,}|https://hooks\.slack\.com/services/.+|wandb_v1_\w{20,}"
+    r"|(?i:bearer|basic|token)\s+(?=\S*[0-9])\S{16,}|https://(hooks\.slack\.com/services|discord(app)?\.com/api/webhooks)/.+|wandb_v1_\w{20,}"
     r"|.*;(?:Account|SharedAccess)Key=.+|.*\"auth\": ?\".+|https://[0-9a-f]{32}@.+"
-    r"|eyJ[\w-]+\.[\w-]+\.[\w-]+|-----BEGIN [A-Z ]*PRIVATE KEY-----.*|[a-z][a-z0-9+.-]*://[^/@:\s]*:[^/@\s]+@.*",
+    r"|eyJ[\w-]+\.[\w-]+\.[\w-]+|-----BEGIN [A-Z ]*PRIVATE KEY-----.*|[a-z][a-z0-9+.-]*://[^/@:\s]*:(?!\$)[^/@\s]+@.*",
     re.DOTALL,
 )
 """What well-known services issue, and addresses with a password."""
@@ -162,8 +167,8 @@ def check_variable_name(value: str) -> str:
         )
     for pattern, reason in REFUSED_VARIABLES:
         if pattern.fullmatch(value.upper()):
-            of_profile = f", or write env {value}=VALUE before the command" if "profile" in reason else ""
-            raise ValueError(reason + of_profile)
+            way = f", or write env {value}=VALUE before the command"
+            raise ValueError(reason + ("" if pattern in {_DEVICES, _RUNNER} else way))
     return value
 
 
@@ -179,6 +184,11 @@ def is_secret(name: str, value: str) -> bool:
         return value != "" and not value.startswith(("/", "~/"))
     is_named = _SECRET.fullmatch(upper) is not None and _OF_TEXT.fullmatch(upper) is None
     return is_named and _HARMLESS.fullmatch(value) is None
+
+
+def has_secret(text: str) -> bool:
+    """Return True if a text is, or has as one of its words, what a service has issued."""
+    return any(map(_ISSUED.fullmatch, (text, *re.split(r"[\s=\"',;()]+", text))))
 
 
 def check_text(value: str) -> str:

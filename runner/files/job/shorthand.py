@@ -8,8 +8,15 @@ from typing import Final
 
 from jobs import contract
 from runner.base import yaml
-from runner.base.textfile import MAX_PROBLEMS, Problem, quoted, shown
-from runner.files.field_checks import NUMBER_REFUSED, check_host_path, check_text, is_number, is_secret
+from runner.base.textfile import MAX_PROBLEMS, Position, Problem, quoted, shown
+from runner.files.field_checks import (
+    NUMBER_REFUSED,
+    check_host_path,
+    check_text,
+    has_secret,
+    is_number,
+    is_secret,
+)
 from runner.files.job.initial_weights import init_from, parse_init_from
 from runner.files.validation import error_below, format_choices, format_path, suggest_choice
 
@@ -55,15 +62,34 @@ def _long_texts(node: yaml.Node, path: tuple[yaml.PathPart, ...]) -> Iterator[Pr
 
 
 def find_secrets(tree: yaml.MappingNode) -> Iterator[Problem]:
-    """Yield the variables of a job whose values are secret."""
-    section = tree.entries.get("environment")
-    if not isinstance(section, yaml.MappingNode):
-        return
-    for name, node in section.entries.items():
-        if isinstance(node, yaml.ScalarNode) and is_secret(name, node.text):
-            fact = "is a secret, and what a job file says is not; write it to a file, and name that as"
-            way = f"secrets.{name}, and the variable in secret_env (--secret-env {name}=FILE)"
-            yield Problem(section.keys[name], format_path(("environment", name)), f"{fact} {way}")
+    """Yield the variables of a job whose values are secret, and other texts with something secret in them."""
+    step = "write it to a file, and name that as secrets"
+    for path, key, node in _texts(tree, ()):
+        match path:
+            case ("environment", str(name)):
+                if is_secret(name, node.text):
+                    fact = f"is a secret, and what a job file says is not; {step}.{name}"
+                    way = f", and the variable in secret_env (--secret-env {name}=FILE)"
+                    yield Problem(key, format_path(path), fact + way)
+            case (str(field), *_) if field != "track" and has_secret(node.text):
+                fact = f"has a secret in it, which whoever may see the job reads; {step}.NAME"
+                way = " (--secret NAME=FILE), which the program finds at /run/secrets/NAME"
+                yield Problem(node.at, format_path(path), fact + way)
+
+
+def _texts(
+    node: yaml.Node, path: tuple[yaml.PathPart, ...], key: Position | None = None
+) -> Iterator[tuple[tuple[yaml.PathPart, ...], Position | None, yaml.ScalarNode]]:
+    """Yield all scalars with their paths, and the positions of their keys."""
+    match node:
+        case yaml.ScalarNode():
+            yield path, key, node
+        case yaml.SequenceNode():
+            for number, item in enumerate(node.items):
+                yield from _texts(item, (*path, number))
+        case yaml.MappingNode():
+            for name, value in node.entries.items():
+                yield from _texts(value, (*path, name), node.keys[name])
 
 
 def check_kind(value: object) -> object:

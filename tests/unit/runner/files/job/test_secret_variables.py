@@ -36,6 +36,16 @@ def job(text: str) -> JobFile:
         ("NVIDIA_TF32_OVERRIDE", "0"),
         ("TASK", "token classification"),
         ("COUNT_TOKEN", "123456789012"),
+        ("TRIGGER_TOKEN", "sks"),
+        ("OPENAI_API_KEY", "EMPTY"),
+        ("RUN_NAME", "sk-learn-experiment-2024-baseline"),
+        ("FIRST_PASS", "warmup"),
+        ("MAX_TOKENS", "128"),
+        ("HF_TOKEN_PATH", "/data/token"),
+        ("REFRESH_TOKEN_EVERY", "10"),
+        ("TOKEN_TYPE", "bearer"),
+        ("SORT_KEY", "date"),
+        ("REPOSITORY", "https://oauth2:${GL_TOKEN}@git.example.org/x"),
     ],
 )
 def test_a_variable_of_another_purpose_is_no_secret(name: str, value: str) -> None:
@@ -63,6 +73,9 @@ def test_a_variable_of_another_purpose_is_no_secret(name: str, value: str) -> No
         ("SERVICE_API_KEY", "0123456789" * 4),
         ("DATABASE_URL", "postgres://ada:pass@host/db"),
         ("KEY", "-----BEGIN PRIVATE KEY-----abc"),
+        ("SMTP_PASS", "hunter2"),
+        ("OPENAI", "sk-proj-" + "aB3_" * 10),
+        ("NOTIFY", "https://discord.com/api/webhooks/1/abc"),
     ],
 )
 def test_a_secret_is_refused_with_the_way_that_works(name: str, value: str) -> None:
@@ -72,6 +85,32 @@ def test_a_secret_is_refused_with_the_way_that_works(name: str, value: str) -> N
     assert line.startswith(f"job.yaml:2:15: environment.{name}: is a secret")
     assert f"--secret-env {name}=FILE" in line
     assert value not in line
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [
+        ("workload.command[2]", "workload: {kind: program, code: ., command: [python, x.py, @]}"),
+        ("workload.command[1]", "workload: {kind: program, code: ., command: [python, --token=@]}"),
+        ("workload.command[2]", "workload: {kind: program, code: ., command: [sh, -c, 'T=\"@\" python x']}"),
+        ("labels.of", "workload: {kind: causal_lm, data: stdlib}\nlabels: {of: @}"),
+        (
+            "image.requirements[0]",
+            "workload: {kind: causal_lm, data: stdlib}\nimage: {requirements: ['a @ https://ada:@@x/a.whl']}",
+        ),
+    ],
+)
+def test_what_a_service_has_issued_is_found_in_any_place(where: str, text: str) -> None:
+    with pytest.raises(FileError) as raised:
+        parse_job(text.replace("@", ISSUED, 1).encode(), Path("job.yaml"))
+    assert any(f"{where}: has a secret in it" in line for line in raised.value.lines)
+    assert ISSUED not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["LD_LIBRARY_PATH", "ENV", "DOCKER_TAG", "OMP_NUM_THREADS"])
+def test_a_variable_that_only_the_program_may_have_names_the_way(name: str) -> None:
+    with pytest.raises(FileError, match=f"or write env {name}=VALUE before the command"):
+        job(f'environment: {{{name}: "x"}}\n')
 
 
 def test_a_variable_of_the_runtime_that_gives_devices_is_refused() -> None:

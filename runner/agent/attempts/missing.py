@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator
 from difflib import get_close_matches
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
 from runner.agent.attempts.diagnosis import PythonException
@@ -110,12 +110,12 @@ def _of_another_name(module: str) -> str:
 def _off_path(module: str, paths: Collection[str]) -> str:
     """Return the place in the code of a module that Python has not found; empty if it is not there."""
     top = module.partition(".")[0]
-    ends = (f"{top}.py", f"{top}/__init__.py")
-    found = [path for path in paths if path in ends or path.endswith(tuple(f"/{end}" for end in ends))]
+    whole = re.compile(rf"(?:(.*)/)?{top}(?:\.py|/__init__\.py|\.[\w-]+\.so)")
+    part = re.compile(rf"(?:(src)/)?{top}/.*\.(?:py|so)")  # of a package without __init__.py
+    found = [*filter(None, map(whole.fullmatch, paths))] or [*filter(None, map(part.fullmatch, paths))]
     if not found:
         return ""
-    nearest = min(found, key=lambda path: (path.count("/"), path))
-    below = str(PurePosixPath(nearest.removesuffix("/__init__.py")).parent)
+    below = min((match[1] or "." for match in found), key=lambda path: (path.count("/"), path != ".", path))
     place = "in the code of the job" if below == "." else f"in the code of the job, below {one_line(below)}"
     project = " or -e . in the requirements" if any(name in paths for name in _PROJECTS) else ""
     return f"{top} is {place}: runner run --env PYTHONPATH={one_line(below)}{project} puts it on the path"

@@ -128,7 +128,7 @@ def propose(directory: Path) -> Proposal | None:
     beside = sorted((directory / script).parent.glob("*.py"))
     for source in (directory / script, *[*beside, *sorted(directory.glob("*.py"))][:MAX_SOURCES]):
         _read(source, found)
-    requirements = find_package_file(str(directory))
+    requirements = find_package_file(str(directory), [script])
     packages: Value | None = requirements
     if script.endswith(".ipynb"):
         packages = [*([f"-r {requirements}"] if requirements else []), *FOR_NOTEBOOKS]

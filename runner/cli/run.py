@@ -21,7 +21,15 @@ from runner.cli.parameters import (
     verbose,
 )
 from runner.cli.placing import placed
-from runner.cli.run_file import CommandLine, Value, find_other_file, find_package_file, of_option, yaml_text
+from runner.cli.run_file import (
+    CommandLine,
+    Value,
+    describe_left_out,
+    find_other_file,
+    find_package_file,
+    of_option,
+    yaml_text,
+)
 from runner.cli.submit import show_answer
 from runner.client.client import Client, find_or_start
 from runner.client.http import ErrorResponse
@@ -225,15 +233,15 @@ def make_line(  # noqa: PLR0913  one per option that is not a field
         raise click.UsageError("--code and --no-code exclude each other")
     directory = "." if code is None else code
     if requirements is None and not (no_requirements or no_code or image):
-        requirements = find_requirements(directory)
+        requirements = find_requirements(directory, command)
     return CommandLine(
         command=command, code=None if no_code else directory, requirements=requirements, image=image, **fields
     )
 
 
-def find_requirements(code: str) -> str | None:
+def find_requirements(code: str, command: tuple[str, ...] = ()) -> str | None:
     """Return the file of a code directory that names its packages and say so; None if there is none."""
-    name = find_package_file(code)
+    name = find_package_file(code, command)
     if name is None:
         if (other := find_other_file(code)) is not None:
             shown = os.path.normpath(os.path.join(code, other))
@@ -245,6 +253,8 @@ def find_requirements(code: str) -> str | None:
     with_lock = name == "pyproject.toml" and os.path.isfile(lock)
     told = f"{found}, in the versions of {lock}" if with_lock else found
     complain(f"packages: {told}; --no-requirements leaves them out")
+    if name == "pyproject.toml":
+        complain(*(f"packages: {line}" for line in describe_left_out(code)))
     return found
 
 

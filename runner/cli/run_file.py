@@ -10,7 +10,7 @@ import json
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -199,8 +199,14 @@ def default_name(command: Sequence[str], directory: str | None = None) -> str:
     return (f"job-{name}" if name.isdigit() else name)[:_MAX_NAME] or "job"
 
 
-def find_package_file(directory: str) -> str | None:
-    """Return the name of the file that names the packages of a directory, None if there is none."""
+def find_package_file(directory: str, command: Sequence[str] = ()) -> str | None:
+    """Return the name of the file that names the packages of a directory, None if there is none.
+
+    A script of the command that names them itself comes first, as with ``uv run``.
+    """
+    script = next((word for word in command if word.endswith(".py") and not os.path.isabs(word)), None)
+    if script is not None and _is_in(os.path.join(directory, script), rb"^# /// script\r?$"):
+        return script
     for name in PACKAGE_FILES:
         path = os.path.join(directory, name)
         if os.path.isfile(path) and _names_packages(path, name):
@@ -216,28 +222,58 @@ def find_other_file(directory: str) -> str | None:
         names = sorted(entry.name for entry in os.scandir(directory) if entry.is_file())
         found = [name for name in names if name in EXPORTED or _OTHERS.fullmatch(name)]
         if "pyproject.toml" in names:
-            with open(os.path.join(directory, "pyproject.toml"), "rb") as file:
-                found += ["pyproject.toml"] if b"[tool.poetry.dependencies]" in file.read() else []
+            said = rb"^\[(tool\.poetry\.dependencies|dependency-groups)\]"
+            found += ["pyproject.toml"] if _is_in(os.path.join(directory, "pyproject.toml"), said) else []
     except OSError:  # told later, as what keeps the code from being taken
         return None
     return next(iter(found), None)
 
 
+def describe_left_out(directory: str) -> Iterator[str]:
+    """Yield what a job does not get of a ``pyproject.toml`` that it takes, and of the locks beside it."""
+    from runner.files.conda import EXPORTED
+
+    for name in ("poetry.lock", "pdm.lock"):
+        if os.path.isfile(os.path.join(directory, name)):
+            yield f"the versions of {name} are not read; write them down: {EXPORTED[name]}"
+    found = _load(os.path.join(directory, "pyproject.toml")) or {}
+    if isinstance(groups := found.get("dependency-groups"), dict) and groups:
+        step = f"{EXPORTED['uv.lock']} --group NAME"
+        yield f"the groups {', '.join(groups)} of dependencies are left out; write one down: {step}"
+    tool = found.get("tool")
+    uv = tool.get("uv") if isinstance(tool, dict) else None
+    uv = uv if isinstance(uv, dict) else {}
+    index = uv.get("index")
+    others = [each for each in index if "explicit" not in each] if isinstance(index, list) else []
+    if others or not uv.keys().isdisjoint({"index-url", "extra-index-url", "find-links"}):
+        yield "the operator chooses the indexes; those of tool.uv are left out"
+
+
 def _names_packages(path: str, name: str) -> bool:
     """Return True if a file is that of a project with packages; one that cannot be read is told later."""
-    if name not in {"pyproject.toml", "setup.cfg", "setup.py"}:
-        return True
+    if name == "pyproject.toml":
+        found = _load(path)
+        return found is None or "project" in found
+    return not name.startswith("setup.") or _is_in(path, rb"install_requires|package_dir|entry_points")
+
+
+def _is_in(path: str, said: bytes) -> bool:
+    """Return True if a pattern is in a file, or it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return re.search(said, file.read(), re.MULTILINE) is not None
+    except OSError:
+        return os.path.isfile(path)
+
+
+def _load(path: str) -> dict[str, Any] | None:
     import tomllib
 
     try:
         with open(path, "rb") as file:
-            return (
-                "project" in tomllib.load(file)
-                if name.endswith(".toml")
-                else b"install_requires" in file.read()
-            )
+            return tomllib.load(file)
     except (OSError, ValueError):
-        return True
+        return None
 
 
 def _project(path: str, directory: str | None) -> str:

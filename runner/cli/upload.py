@@ -95,7 +95,8 @@ def _requirements(path: Path, seen: set[str]) -> Iterator[Path]:
         return
     seen.add(name)
     yield path
-    if path.name == "pyproject.toml" and (lock := path.with_name("uv.lock")).is_file():
+    lock = path.with_name("uv.lock" if path.name == "pyproject.toml" else f"{path.name}.lock")
+    if path.suffix in {".toml", ".py"} and lock.is_file():
         yield lock
     if path.suffix != ".toml":
         try:

@@ -16,6 +16,7 @@ EXPORTED: Final = {
     "pdm.lock": "pdm export -o requirements.txt",
     "pixi.toml": "pixi project export conda-environment environment.yml",
     "pixi.lock": "pixi project export conda-environment environment.yml",
+    "uv.lock": "uv export -o requirements.txt",
 }
 """Files of tools, and the commands that write them down in words that others read."""
 

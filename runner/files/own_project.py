@@ -8,16 +8,21 @@ job, with what tells its version and its commands.  What has to be compiled is r
 import ast
 import configparser
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from runner.files.requirements import RequirementLine, load_toml, parse_lines
+from packaging.utils import canonicalize_name
+
+from runner.files.requirements import UNKNOWN, RequirementLine, load_toml, parse_lines
 
 COMPILING: Final = ("maturin", "scikit_build_core", "mesonpy", "setuptools_rust", "skbuild", "enscons")
 """Build backends that compile."""
 
-EXTENSIONS: Final = re.compile(r"\b(ext_modules|cythonize|CUDAExtension|CppExtension|rust_extensions)\b")
+EXTENSIONS: Final = re.compile(
+    r"\b(ext_modules|cffi_modules|cythonize|CUDAExtension|CppExtension|rust_extensions)\b"
+)
 
 NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,198}[A-Za-z0-9])?")
 _VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]{0,99}")
@@ -25,6 +30,9 @@ _QUOTED: Final = re.compile(r'"([^"\\]*)"|\'([^\'\\]*)\'')
 _TARGET: Final = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(:\s*[A-Za-z_][\w.]*)?\s*(\[.*\])?\s*")
 
 READ: Final = ("pyproject.toml", "setup.cfg", "setup.py")
+
+SCRIPT: Final = "# /// script"
+"""The line of a script behind which it says in comments what it needs (PEP 723)."""
 
 ReadFile = Callable[[str], str | None]
 """Returns the text of a file of the project by its path below it; None: there is none."""
@@ -51,7 +59,8 @@ def describe_own(project: OwnProject) -> str:
     """Return the parts of a project that a job gets."""
     place = "the code" if project.directory == "." else f"{project.directory} in the code"
     commands = f", with its commands {', '.join(project.commands)}" if project.commands else ""
-    return f"packages: {project.name} {project.version} is taken from {place}{commands}"
+    version = "of a version that only its build knows" if project.version == UNKNOWN else project.version
+    return f"packages: {project.name} {version} is taken from {place}{commands}"
 
 
 @dataclass(slots=True)
@@ -66,19 +75,15 @@ class ReadProject:
     extras: dict[str, list[tuple[RequirementLine, str]]] = field(default_factory=dict)
     sources: list[str] = field(default_factory=list)
     entry_points: list[tuple[str, str, str]] = field(default_factory=list)
+    constraints: list[tuple[RequirementLine, str]] = field(default_factory=list)
     places: dict[str, Any] = field(default_factory=dict)  # of [tool.uv.sources], by package
     members: list[str] = field(default_factory=list)  # of [tool.uv.workspace], as patterns
     compiled: str = ""  # what shows that it is
     is_declared: bool = False  # whether pyproject.toml has [project], and so says what is dynamic
 
-    @property
-    def normal_name(self) -> str:
-        """The name as packages are compared."""
-        return _normal(self.name)
-
     def own(self, directory: str, *, asked: bool) -> OwnProject:
         """Return the project as a job gets it."""
-        version = self.version if _VERSION.fullmatch(self.version) else "0"
+        version = self.version if _VERSION.fullmatch(self.version) else UNKNOWN
         sources = tuple(dict.fromkeys(self.sources))
         return OwnProject(directory, self.name, version, sources, tuple(self.entry_points), asked)
 
@@ -103,7 +108,8 @@ def read_project(read: ReadFile) -> ReadProject:
         if dynamic:
             dynamic -= _read_setup_py(found, text, dynamic)
     if not found.is_declared and texts["setup.cfg"] is None and texts["setup.py"] is None:
-        raise ValueError("pyproject.toml: has no table [project], which names a project and its dependencies")
+        fact = "pyproject.toml: has no table [project], which names a project and its dependencies"
+        raise ValueError(f"{fact}; write a group down: uv pip compile --group NAME -o requirements.txt")
     if found.is_declared and dynamic:
         step = "list them in [project], or in a file that tool.setuptools.dynamic names"
         raise ValueError(f"pyproject.toml: {min(dynamic)} are known only to its build (dynamic); {step}")
@@ -145,7 +151,9 @@ def _read_pyproject(found: ReadProject, text: str, read: ReadFile) -> set[str]:
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
     project, tool = _table(whole, "project"), _table(whole, "tool")
-    if not project and _table(tool, "poetry"):
+    poetry = _table(tool, "poetry")
+    named = _table(poetry, "dependencies").keys() - {"python"}
+    if (poetry and not project) or (named and "dependencies" not in project):
         step = "list them in [project] dependencies, or write them down: poetry export -o requirements.txt"
         raise ValueError(f"{file}: its dependencies are in the words of Poetry; {step}")
     backend = str(_table(whole, "build-system").get("build-backend", ""))
@@ -156,8 +164,7 @@ def _read_pyproject(found: ReadProject, text: str, read: ReadFile) -> set[str]:
     found.python = python if isinstance(python, str) else None
     found.sources += _sources(tool)
     found.entry_points += _entry_points(project)
-    found.places = {_normal(name): each for name, each in _table(tool, "uv", "sources").items()}
-    found.members = _texts(_table(tool, "uv", "workspace").get("members", []), f"{file}: tool.uv.workspace")
+    _read_uv(found, tool, text, file)
     dynamic = set(_texts(project.get("dynamic", []), f"{file}: project.dynamic"))
     found.is_declared = bool(project)
     if not project:
@@ -165,16 +172,52 @@ def _read_pyproject(found: ReadProject, text: str, read: ReadFile) -> set[str]:
     wanted = _texts(project.get("dependencies", []), f"{file}: project.dependencies")
     found.dependencies += _lines(text, wanted, file)
     for extra, values in _table(project, "optional-dependencies").items():
-        found.extras[_normal(extra)] = _lines(text, _texts(values, f"{file}: the extra {extra}"), file)
+        found.extras[canonicalize_name(extra)] = _lines(
+            text, _texts(values, f"{file}: the extra {extra}"), file
+        )
     known = _table(tool, "setuptools", "dynamic")
     if "dependencies" in dynamic and "dependencies" in known:
         found.dependencies += _of_files(known["dependencies"], read)
         dynamic.discard("dependencies")
     if "optional-dependencies" in dynamic and "optional-dependencies" in known:
         for extra, said in _table(known, "optional-dependencies").items():
-            found.extras[_normal(extra)] = _of_files(said, read)
+            found.extras[canonicalize_name(extra)] = _of_files(said, read)
         dynamic.discard("optional-dependencies")
     return dynamic & {"dependencies", "optional-dependencies"}
+
+
+def _read_uv(found: ReadProject, tool: Mapping[str, Any], text: str, file: str) -> None:
+    """Add what is said to ``uv``: where packages are, and which versions of them may be taken."""
+    uv = _table(tool, "uv")
+    found.places = {canonicalize_name(name): each for name, each in _table(uv, "sources").items()}
+    found.members = _texts(_table(uv, "workspace").get("members", []), f"{file}: tool.uv.workspace")
+    name = "constraint-dependencies"
+    found.constraints += _lines(text, _texts(uv.get(name, []), f"{file}: tool.uv.{name}"), file)
+    if uv.get("override-dependencies"):
+        fact = "tool.uv.override-dependencies go against what packages say that they need"
+        raise ValueError(f"{file}: {fact}, which is not done here; remove them")
+
+
+def read_script(text: str, file: str) -> ReadProject:
+    """Return the packages that a script names in a comment (PEP 723).
+
+    Raises:
+        ValueError: it names none, or cannot be read.
+    """
+    lines = text.splitlines()
+    if SCRIPT not in lines:
+        raise ValueError(f"has no line {SCRIPT}, behind which a script names its packages")
+    first = lines.index(SCRIPT) + 1
+    end = next((n for n in range(first, len(lines)) if not lines[n].startswith("#")), len(lines))
+    if "# ///" not in lines[first:end]:
+        raise ValueError(f"{SCRIPT} has no end, which is a line # ///")
+    last = max(n for n in range(first, end) if lines[n] == "# ///")
+    about, found = load_toml("\n".join(line[2:] for line in lines[first:last])), ReadProject()
+    python = about.get("requires-python")
+    found.python, found.python_file = python if isinstance(python, str) else None, file
+    found.dependencies = _lines(text, _texts(about.get("dependencies", []), "dependencies"), file)
+    _read_uv(found, _table(about, "tool"), text, file)
+    return found
 
 
 def _of_files(said: object, read: ReadFile) -> list[tuple[RequirementLine, str]]:
@@ -194,18 +237,35 @@ def _of_files(said: object, read: ReadFile) -> list[tuple[RequirementLine, str]]
 def _sources(tool: Mapping[str, Any]) -> Iterator[str]:
     """Yield the directories of the sources that a build backend is told."""
     setuptools = _table(tool, "setuptools")
-    directories = _table(setuptools, "package-dir")
-    if directories.keys() - {""}:
-        raise ValueError("pyproject.toml: package-dir gives a package another name than its directory has")
-    yield from (str(each) for each in directories.values())
+    yield from _directories("pyproject.toml: package-dir", _table(setuptools, "package-dir"))
     where = _table(setuptools, "packages", "find").get("where", [])
     yield from map(str, where if isinstance(where, list) else [where])
-    for package in _table(tool, "hatch", "build", "targets", "wheel").get("packages", ()):
-        yield str(package).rpartition("/")[0] or "."
-    packages = _table(tool, "poetry").get("packages", ())
-    yield from (str(each["from"]) for each in packages if isinstance(each, dict) and "from" in each)
+    for said in (_table(tool, "hatch", "build"), _table(tool, "hatch", "build", "targets", "wheel")):
+        for package in _texts(said.get("packages", []), "pyproject.toml: packages of hatch"):
+            yield package.rpartition("/")[0] or "."
+        where, sources = "pyproject.toml: sources of hatch", said.get("sources", [])
+        if isinstance(sources, dict):
+            sources = list(_directories(where, {name: path for path, name in sources.items()}))
+        yield from _texts(sources, where)
+    yield from (str(each) for each in [_table(tool, "pdm", "build").get("package-dir")] if each is not None)
+    packages = _table(tool, "poetry").get("packages")
+    for each in packages if isinstance(packages, list) else ():
+        yield from [str(each["from"])] if isinstance(each, dict) and "from" in each else []
     root = _table(tool, "uv", "build-backend").get("module-root")
     yield from [str(root) or "."] if isinstance(root, str) else []
+
+
+def _directories(where: str, directories: Mapping[Any, Any]) -> Iterator[str]:
+    """Yield the directories that a mapping from packages to their directories puts on the path.
+
+    Raises:
+        ValueError: a package has another name than its directory.
+    """
+    for name, path in directories.items():
+        parts, inner = str(path).strip("/").split("/"), str(name).replace(".", "/").split("/")
+        if name and parts[-len(inner) :] != inner:
+            raise ValueError(f"{where} gives {str(name)[:60]} another name than its directory has")
+        yield "/".join(parts[: -len(inner)] if name else parts) or "."
 
 
 def _entry_points(project: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -243,7 +303,7 @@ def _read_setup_cfg(found: ReadProject, text: str, read: ReadFile, wanted: set[s
     if found.python is None and parser.has_option("options", "python_requires"):
         found.python, found.python_file = parser.get("options", "python_requires"), "setup.cfg"
     directories = dict(_pairs("setup.cfg", parser.get("options", "package_dir", fallback="")))
-    found.sources += [each for name, each in directories.items() if not name]
+    found.sources += _directories("setup.cfg: package_dir", directories)
     found.sources += parser.get("options.packages.find", "where", fallback="").split()
     for group in parser["options.entry_points"] if parser.has_section("options.entry_points") else ():
         for name, target in _pairs("setup.cfg", parser["options.entry_points"][group]):
@@ -254,7 +314,7 @@ def _read_setup_cfg(found: ReadProject, text: str, read: ReadFile, wanted: set[s
         said.add("dependencies")
     if "optional-dependencies" in wanted and parser.has_section("options.extras_require"):
         for extra, value in parser["options.extras_require"].items():
-            found.extras[_normal(extra)] = _of_cfg(value, text, read)
+            found.extras[canonicalize_name(extra)] = _of_cfg(value, text, read)
         said.add("optional-dependencies")
     return said
 
@@ -264,6 +324,21 @@ def _of_cfg(value: str, text: str, read: ReadFile) -> list[tuple[RequirementLine
         names = [each.strip() for each in value.strip().removeprefix("file:").split(",")]
         return _of_files({"file": names}, read)
     return _lines(text, [line.text for line in parse_lines(value)], "setup.cfg")
+
+
+def _sections(text: str) -> dict[str, list[str]]:
+    """Return the entry points of a ``setup.py`` that are a text, as those of its tables."""
+    found: dict[str, list[str]] = {}
+    for line in map(str.strip, text.splitlines()):
+        if not line or line[0] in "#;":
+            continue
+        if line.startswith("["):
+            found[line.strip("[]")] = []
+        elif not found:
+            raise ValueError(f"setup.py: entry_points: {line[:60]}: is in no [group]")
+        else:
+            next(reversed(found.values())).append(line)
+    return found
 
 
 def _pairs(file: str, text: str) -> Iterator[tuple[str, str]]:
@@ -286,6 +361,7 @@ def _read_setup_py(found: ReadProject, text: str, wanted: set[str]) -> set[str]:
         for node in tree.body if isinstance(node, ast.Assign)
         for target in node.targets if isinstance(target, ast.Name)
     }  # fmt: skip
+    uses = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _called(node) == "setup")
     call = next(calls, None)
     given = {} if call is None else {each.arg: each.value for each in call.keywords}
@@ -293,12 +369,15 @@ def _read_setup_py(found: ReadProject, text: str, wanted: set[str]) -> set[str]:
         raise ValueError("setup.py: its arguments are computed; write a pyproject.toml with [project]")
 
     def literal(name: str) -> Any:  # noqa: ANN401  what stands there
-        node = given.get(name)
-        node = names.get(node.id, node) if isinstance(node, ast.Name) else node
+        node, alone = given.get(name), True
+        if isinstance(node, ast.Name):  # other lines that name a list may change it
+            alone = uses[node.id] == 2  # where it is set, and given
+            node = names.get(node.id, node)
         try:
-            return None if node is None else ast.literal_eval(node)
+            value = None if node is None else ast.literal_eval(node)
         except (ValueError, TypeError, RecursionError):
             return _COMPUTED
+        return value if alone or isinstance(value, str) else _COMPUTED
 
     for field_name in ("name", "version"):
         value = literal(field_name)
@@ -307,21 +386,23 @@ def _read_setup_py(found: ReadProject, text: str, wanted: set[str]) -> set[str]:
     python, directories, points = literal("python_requires"), literal("package_dir"), literal("entry_points")
     if found.python is None and isinstance(python, str):
         found.python, found.python_file = python, "setup.py"
-    found.sources += [str(each) for name, each in _table(directories).items() if not name]
-    for group, said in _table(points).items():
+    found.sources += _directories("setup.py: package_dir", _table(directories))
+    for group, said in (_sections(points) if isinstance(points, str) else _table(points)).items():
         lines = "\n".join(map(str, said)) if isinstance(said, list | tuple) else str(said)
         for name, target in _pairs("setup.py", lines):
             found.entry_points.append(_entry_point("setup.py", group, name, target))
     required, extras = literal("install_requires"), literal("extras_require")
-    if _COMPUTED in (required, extras, points):
+    if _COMPUTED in (required, extras, points, directories):
         step = "list them there as texts, or in a pyproject.toml with [project]"
-        raise ValueError(f"setup.py: its dependencies or commands are computed; {step}")
+        raise ValueError(f"setup.py: its dependencies, commands or directories are computed; {step}")
     if "dependencies" in wanted and required is not None:
         required = [required] if isinstance(required, str) else list(required)
         found.dependencies += _lines(text, _texts(required, "setup.py: install_requires"), "setup.py")
     if "optional-dependencies" in wanted:
         for extra, value in _table(extras).items():
-            found.extras[_normal(extra)] = _lines(text, _texts(value, f"setup.py: {extra}"), "setup.py")
+            found.extras[canonicalize_name(extra)] = _lines(
+                text, _texts(value, f"setup.py: {extra}"), "setup.py"
+            )
     return wanted
 
 
@@ -330,7 +411,3 @@ _COMPUTED: Final = object()
 
 def _called(node: ast.Call) -> str:
     return str(getattr(node.func, "attr", getattr(node.func, "id", "")))
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name.strip()).lower()

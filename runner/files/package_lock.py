@@ -15,9 +15,15 @@ def locked_versions(text: str) -> Mapping[str, str]:
 
 @cached_by_text(64, 4 * 1024**2)
 def locked_hashes(text: str) -> Mapping[str, str]:
-    """Return the sha256s of the wheels of a lock by the name of the package."""
-    found = tomllib.loads(text).get("packages", ())
-    return {each["name"]: each["wheels"][0]["hashes"]["sha256"] for each in found if each.get("wheels")}
+    """Return the sha256s of the files that a lock takes from an index, by the name of the package."""
+    found = tomllib.loads(text)
+    wheels = {
+        each["name"]: each["wheels"][0]["hashes"]["sha256"]
+        for each in found.get("packages", ())
+        if each.get("wheels")
+    }
+    built = found.get("tool", {}).get("runner", {}).get("built", {})
+    return wheels | {name: url.rpartition("#sha256=")[2] for name, url in built.items()}
 
 
 @cached_by_text(64, 4 * 1024**2)

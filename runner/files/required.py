@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from packaging.utils import canonicalize_name
+
 from runner.base.errors import UsageError
 from runner.base.textfile import FileError, Problem, one_line
 from runner.base.yaml import PathPart
 from runner.files.conda import EXPORTED, describe_other
-from runner.files.own_project import READ, OwnProject, ReadProject, read_project
+from runner.files.own_project import NAME, READ, OwnProject, ReadProject, read_project, read_script
 from runner.files.requirements import (
     MAX_LINES,
     RequirementLine,
@@ -78,8 +80,8 @@ class RequirementReader:
     """Returns the content of a file; may raise UsageError."""
     base: Path
     """The directory that relative paths begin in."""
-    files: set[Path] = field(default_factory=set)
-    """Those that were read."""
+    files: set[tuple[Path, bool]] = field(default_factory=set)
+    """Those that were read, and whether they constrain."""
     projects: dict[Path, set[str]] = field(default_factory=dict)
     """The directories of projects that were read, with their extras; "" stands for no extra."""
 
@@ -94,7 +96,21 @@ class RequirementReader:
             self._read(self.base / asked, collected, constrains=False)
         else:
             self._collect(asked, collected)
+        self._take_own(collected)
         return collected
+
+    def _take_own(self, collected: Collected) -> None:
+        """Take what is required of the user's own projects from there: an index may have others so called."""
+        while found := [each for each in collected.lines if each.line.name in _by_name(collected.own)]:
+            own = _by_name(collected.own)
+            collected.lines = [each for each in collected.lines if each.line.name not in own]
+            for placed in found:
+                project = own[placed.line.name or ""]
+                if placed.line.excludes(project.version):
+                    fact = f"the code has {project.name} {project.version}; change one of both"
+                    collected.mistakes.append(Mistake(placed, fact))
+                elif placed.line.may_apply:
+                    self._add_local(placed, Path(project.directory), placed.line.extras, collected)
 
     def _collect(self, asked: Sequence[str], collected: Collected) -> None:
         """Add the requirements of a list; an entry such as ``-r FILE`` stands for those of the file."""
@@ -103,9 +119,9 @@ class RequirementReader:
             self._add(placed, self.base, collected, constrains=False)
 
     def _read(self, path: Path, collected: Collected, *, constrains: bool) -> None:
-        if path in self.files:
+        if (path, constrains) in self.files:
             return
-        self.files.add(path)
+        self.files.add((path, constrains))
         shown = self._shown(path)
         if len(self.files) > MAX_FILES:
             raise FileError(shown, [Problem(None, "", f"includes more than {MAX_FILES} files")])
@@ -118,19 +134,16 @@ class RequirementReader:
         """Add one line, or what the file holds that it includes."""
         line = placed.line
         if line.include is not None:
-            also_constrains, inner = line.include
+            its_constrain, inner = line.include  # requirements in a file of constraints are none, as in pip
             if "://" in inner:
                 collected.mistakes.append(
                     Mistake(placed, "includes an address; download it, and name the file")
                 )
             else:
-                self._include(placed, directory / inner, collected, constrains=constrains or also_constrains)
+                self._include(placed, directory / inner, collected, constrains=its_constrain)
         elif line.local is not None and not constrains and not line.swallows:
             path, extras = line.local
-            places = [
-                self.base / path,
-                directory / path,
-            ]  # pip looks where it is started, which may be either
+            places = [self.base / path, directory / path]  # pip looks where it is started: it may be either
             place = next((each for each in places if self._is_project(each)), places[-1])
             self._add_local(placed, place, extras, collected)
         elif (fact := find_mistake(line)) is not None:
@@ -146,7 +159,7 @@ class RequirementReader:
             collected.mistakes.append(Mistake(placed, fact))
 
     def _is_project(self, directory: Path) -> bool:
-        return any(self._text_of_project(directory / name) is not None for name in READ)
+        return any(self._content(directory / name) is not None for name in READ)
 
     def _add_local(
         self, placed: PlacedLine, directory: Path, extras: Iterable[str], collected: Collected
@@ -172,18 +185,26 @@ class RequirementReader:
         try:
             found = read_project(lambda name: self._text_of_project(directory / name))
         except ValueError as error:
-            raise ValueError(f"{one_line(str(shown))}: {error}") from error
+            raise ValueError(f"{one_line(str(shown))}: {error}" if asked else str(error)) from error
         if found.compiled and asked:
             step = "make a wheel of it, or build it in image.dockerfile"
             raise ValueError(f"{one_line(str(shown))}: has to be compiled ({found.compiled}); {step}")
         if "" in wanted:
+            if asked and NAME.fullmatch(directory.name):
+                found.name = found.name or directory.name  # of one that is computed
             if found.name and not found.compiled:
                 collected.own.append(found.own(str(directory), asked=asked))
-            if found.python is not None:
-                check_specifier(found.python)
-                collected.pythons.append((shown / found.python_file, found.python))
+            self._add_limits(found, directory, collected)
         for extra in sorted(wanted):
             self._add_dependencies(found, extra, directory, collected)
+
+    def _add_limits(self, found: ReadProject, directory: Path, collected: Collected) -> None:
+        """Add which Python a project wants, and which versions it admits."""
+        if found.python is not None:
+            check_specifier(found.python)
+            collected.pythons.append((self._shown(directory / found.python_file), found.python))
+        for line, file in found.constraints:
+            self._add(PlacedLine(line, self._shown(directory / file)), directory, collected, constrains=True)
 
     def _add_dependencies(
         self, found: ReadProject, extra: str, directory: Path, collected: Collected
@@ -198,12 +219,11 @@ class RequirementReader:
             place = found.places.get(line.name or "")
             if collected.size >= MAX_LINES:
                 raise ValueError(f"has more than {MAX_LINES} requirements")
-            if line.name is not None and line.name == found.normal_name:  # an extra that names others
-                self._add_project(directory, line.extras, collected)
-            elif place is None or line.is_of_image:
+            if place is None or line.is_of_image:
                 self._add(placed, directory, collected, constrains=False)
             elif (inner := self._find_place(place, line.name or "", found, directory)) is not None:
-                self._add_local(placed, inner, line.extras, collected)
+                if line.may_apply:
+                    self._add_local(placed, inner, line.extras, collected)
             else:
                 step = "the operator chooses where packages come from; name a version of the index"
                 collected.mistakes.append(Mistake(placed, f"tool.uv.sources has a place for it; {step}"))
@@ -221,12 +241,18 @@ class RequirementReader:
         beside = [directory.parent / name for name in names]  # where this is a member itself
         return next((each for each in (*members, *beside) if self._is_project(each)), None)
 
-    def _text_of_project(self, path: Path) -> str | None:
+    def _content(self, path: Path) -> bytes | None:
         try:
-            content = self.read_file(path)
+            return self.read_file(path)
         except UsageError:  # there is none, or it is not for this user
             return None
-        return decode(content)
+
+    def _text_of_project(self, path: Path) -> str | None:
+        content = self._content(path)
+        try:
+            return None if content is None else decode(content)
+        except ValueError as error:
+            raise ValueError(f"{path.name}: {error}") from error
 
     def _lines(self, path: Path, shown: Path, collected: Collected) -> Iterable[RequirementLine]:
         text = self._text(path, shown)
@@ -237,26 +263,29 @@ class RequirementReader:
                 self._add_uv_lock(path.with_name("uv.lock"), collected)
                 self._add_project(path.parent, (), collected, asked=False)
                 return ()
+            if path.suffix == ".py":
+                script = read_script(text, path.name)
+                self._add_uv_lock(path.with_name(f"{path.name}.lock"), collected)
+                self._add_limits(script, path.parent, collected)
+                self._add_dependencies(script, "", path.parent, collected)
+                return ()
             if path.suffix == ".toml":
                 locked = parse_locked(text)
                 if locked.python is not None:
                     collected.pythons.append((shown, locked.python))
                 return locked.lines
         except ValueError as error:
-            raise FileError(shown, [Problem(None, "", one_line(str(error)))]) from error
+            fact = one_line(str(error)).removeprefix(f"{path.name}: ")
+            raise FileError(shown, [Problem(None, "", fact)]) from error
         return parse_lines(text)
 
     def _add_uv_lock(self, path: Path, collected: Collected) -> None:
         """Add the versions of ``uv.lock``, if there is one, as constraints."""
-        try:
-            text = self.read_file(path).decode()
-        except UsageError:  # there is none, or it is not for this user
+        content, shown = self._content(path), self._shown(path)
+        if content is None:
             return
-        except UnicodeDecodeError as error:
-            raise FileError(self._shown(path), [Problem(None, "", "is not UTF-8 text")]) from error
-        shown = self._shown(path)
         try:
-            lines = parse_locked(text).lines
+            lines = parse_locked(decode(content)).lines
         except ValueError as error:
             raise FileError(shown, [Problem(None, "", one_line(str(error)))]) from error
         if collected.size + len(lines) > MAX_LINES:
@@ -274,3 +303,7 @@ class RequirementReader:
     def _shown(self, path: Path) -> Path:
         """Return a path as a user would write it: relative to the job file if it is below its directory."""
         return path.relative_to(self.base) if path.is_relative_to(self.base) else path
+
+
+def _by_name(projects: Iterable[OwnProject]) -> dict[str, OwnProject]:
+    return {canonicalize_name(each.name): each for each in projects}

@@ -8,13 +8,14 @@ import codecs
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
 
 MAX_LINES: Final = 10_000
 
@@ -39,8 +40,17 @@ _MARKS: Final = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 _HASH: Final = re.compile(r"(?<=\s)--hash[= ]sha256:([0-9a-f]{64})")
+_OPTION: Final = re.compile(r"\s(--[a-z][a-z-]*)")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _LOCKED_NAME: Final = re.compile(r'name = "([^"]*)"')
+_ASKED: Final = re.compile(r"""(["'])([^"']+)\1\s+(not\s+)?in\s+(extras|dependency_groups)""")
+"""Part of a marker that asks which extras or groups are wanted."""
+
+UNKNOWN: Final = "0"
+"""Version of a project of the user's own that only its build knows."""
+
+TRUE, FALSE = "python_version >= '3'", "python_version < '3'"
+"""Markers that always hold, and never."""
 
 
 TORCH_FAMILY: Final = frozenset(
@@ -60,11 +70,11 @@ class RequirementLine:
     def name(self) -> str | None:
         """The normalized name of the package; None for an option or an address."""
         found = None if self.local is not None else _NAME.match(self.text)
-        return re.sub(r"[-_.]+", "-", found[1]).lower() if found else None
+        return canonicalize_name(found[1]) if found else None
 
     @property
     def hashes(self) -> frozenset[str]:
-        """The sha256s that its wheel may have; empty: any."""
+        """The sha256s that its files may have; empty: any."""
         return frozenset(_HASH.findall(self.text))
 
     @property
@@ -76,7 +86,18 @@ class RequirementLine:
     def extras(self) -> tuple[str, ...]:
         """The extras of the package that it asks for."""
         found = re.match(r"[A-Za-z0-9._-]+\s*\[([^\]]*)\]", self.text)
-        return tuple(filter(None, re.split(r"[\s,]+", found[1]))) if found else ()
+        return split_extras(found[1]) if found else ()
+
+    @property
+    def may_apply(self) -> bool:
+        """Return False if its marker excludes this platform; which Python a job has is not known here."""
+        marker = _parsed(self.requirement).marker
+        return marker is None or "python" in str(marker) or marker.evaluate()
+
+    def excludes(self, version: str) -> bool:
+        """Return True if it does not admit a version, which is known."""
+        wanted = _parsed(self.requirement).specifier
+        return version != UNKNOWN and not wanted.contains(version, prereleases=True)
 
     @property
     def is_of_image(self) -> bool:
@@ -106,7 +127,20 @@ class RequirementLine:
         path, _, extras = text.partition("[")
         if _DIRECTORY.fullmatch(text) is None and not (editable and path and not set(path) & set(";@<>=")):
             return None
-        return path.strip(), tuple(filter(None, re.split(r"[\s,]+", extras.strip().removesuffix("]"))))
+        return path.strip(), split_extras(extras.strip().removesuffix("]"))
+
+
+def _parsed(text: str) -> Requirement:
+    """Return a requirement; one with a mistake, which is told, as one of any version."""
+    try:
+        return Requirement(text)
+    except (InvalidRequirement, RecursionError):
+        return Requirement("any")
+
+
+def split_extras(text: str) -> tuple[str, ...]:
+    """Return the names of extras, as they are compared."""
+    return tuple(canonicalize_name(each) for each in re.split(r"[\s,]+", text) if each)
 
 
 def _unquoted(text: str) -> str:
@@ -189,9 +223,18 @@ def find_mistake(line: RequirementLine) -> str | None:
     except InvalidRequirement as error:
         if (conda := _CONDA.fullmatch(text)) is not None:
             return f"is a line of conda; write {conda[1]}=={conda[2]}"
+        if (option := _OPTION.search(text)) is not None:
+            return _own_option_mistake(option[1])
         reason = str(error).partition("\n")[0].rstrip(".:")
         return f"is not a requirement such as tqdm>=4: {reason[:1].lower()}{reason[1:]}"
     return None if wanted.url is None else _place_mistake(wanted.url)
+
+
+def _own_option_mistake(option: str) -> str:
+    """Return the fault of an option that follows a requirement."""
+    if option == "--hash":
+        return "has a --hash that is no sha256 of 64 hexadecimal digits; name the sha256 of its files"
+    return f"{option} is an option of its build, which is not for a job to choose; remove it"
 
 
 def _option_mistake(line: RequirementLine) -> str:
@@ -214,7 +257,7 @@ class LockedPackages:
     """Contents of a ``pylock.toml`` or ``uv.lock``."""
 
     lines: tuple[RequirementLine, ...]
-    """The packages in their versions, with the hashes of wheels."""
+    """The packages in their versions, with the hashes of their files."""
     python: str | None
     """Which Python it is for, as a specifier; None if it does not say."""
 
@@ -227,28 +270,54 @@ def parse_locked(text: str) -> LockedPackages:
     """
     found = load_toml(text)
     packages, python = found.get("packages", found.get("package")), found.get("requires-python")
+    if not str(version := found.get("lock-version", "1.0")).startswith("1."):
+        raise ValueError(f"is a lock of version {version}, and version 1 is read")
     wanted = str(SpecifierSet(python)) if isinstance(python, str) else None
     if not isinstance(packages, list):
         raise ValueError("is not a lock: it has no packages")
-    return LockedPackages(tuple(_locked_lines(packages, _places(text, _LOCKED_NAME))), wanted)
+    groups = found.get("default-groups")
+    groups = frozenset(each for each in groups if isinstance(each, str)) if isinstance(groups, list) else ()
+    return LockedPackages(tuple(_locked_lines(packages, _places(text, _LOCKED_NAME), groups)), wanted)
 
 
-def _locked_lines(packages: list[Any], places: Mapping[str, int]) -> Iterator[RequirementLine]:
+def _locked_lines(
+    packages: list[Any], places: Mapping[str, int], groups: Collection[str]
+) -> Iterator[RequirementLine]:
     for each in packages:
         if not isinstance(each, dict) or not isinstance(each.get("name"), str):
             raise ValueError("is not a lock: a package has no name")
-        if isinstance(version := each.get("version"), str) and not _is_local(each):
+        place, marker = places.get(each["name"], 1), _marker(each, groups)
+        if (direct := _direct(each)) is not None:
+            yield RequirementLine(f"{direct}{marker}", place)
+        elif isinstance(version := each.get("version"), str) and not _is_local(each):
             hashes = "".join(f" --hash=sha256:{digest}" for digest in _hashes(each))
-            place = places.get(each["name"], 1)
-            wanted = f"{each['name']}=={version.partition('+')[0]}{_marker(each)}"
+            wanted = f"{each['name']}=={version.partition('+')[0]}{marker}"
             yield RequirementLine(f"{wanted}{hashes}", place)
 
 
-def _marker(package: dict[str, Any]) -> str:
-    """Return for which environments a lock has a package, as the end of a requirement."""
+def _direct(package: dict[str, Any]) -> str | None:
+    """Return the requirement of a package that ``pylock.toml`` has from no index, None of any other."""
+    directory, address = package.get("directory"), package.get("vcs", package.get("archive"))
+    if isinstance(directory, dict):
+        return f"-e {directory.get('path', '.')}"
+    if not isinstance(address, dict):
+        return None
+    kind = f"{package['vcs'].get('type', 'git')}+" if "vcs" in package else ""
+    return f"{package['name']} @ {kind}{address.get('url', address.get('path'))}"
+
+
+def _marker(package: dict[str, Any], groups: Collection[str]) -> str:
+    """Return for which environments a lock has a package, as the end of a requirement.
+
+    No extra is wanted, and of the groups of dependencies those that are so by default.
+    """
     said = package.get("marker", package.get("resolution-markers"))
     markers = [said] if isinstance(said, str) else said if isinstance(said, list) else []
-    return f" ; {' or '.join(f'({each})' for each in markers)}" if markers else ""
+
+    def answer(asked: re.Match[str]) -> str:
+        return TRUE if (asked[4] != "extras" and asked[2] in groups) == (asked[3] is None) else FALSE
+
+    return _ASKED.sub(answer, f" ; {' or '.join(f'({each})' for each in markers)}") if markers else ""
 
 
 def check_specifier(text: str) -> None:
@@ -285,9 +354,10 @@ def _hashes(package: dict[str, Any]) -> Iterator[str]:
     wheels = package.get("wheels", [])
     if not isinstance(wheels, list) or not all(isinstance(each, dict) for each in wheels):
         raise ValueError(f"is not a lock: the wheels of {package['name'][:60]} are not a list of tables")
-    for wheel in wheels:
-        hashes = wheel.get("hashes")
-        found = hashes.get("sha256") if isinstance(hashes, dict) else wheel.get("hash")
+    source = package.get("sdist")  # what is built of it is known by its hash
+    for file in [*wheels, *([source] if isinstance(source, dict) else [])]:
+        hashes = file.get("hashes")
+        found = hashes.get("sha256") if isinstance(hashes, dict) else file.get("hash")
         digest = found.removeprefix("sha256:") if isinstance(found, str) else ""
         if _DIGEST.fullmatch(digest):
             yield digest

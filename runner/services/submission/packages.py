@@ -162,7 +162,7 @@ def _check_pythons(collected: Collected, lock: str) -> None:
     for path, wanted in collected.pythons:
         if python is not None and not admits_python(wanted, python):
             fact = f"is a lock for Python {wanted}, and the image has {python}; make it again: runner lock"
-            if path.name in READ:
+            if path.name in READ or path.suffix == ".py":
                 step = 'name another Python (image: {python: "X.Y"}), or change it'
                 fact = f"wants Python {wanted} (requires-python), and the image has {python}; {step}"
             raise FileError(path, [Problem(None, "", one_line(fact))])

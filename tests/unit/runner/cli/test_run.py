@@ -256,6 +256,9 @@ def test_packages_become_the_image(
         (("pyproject.toml", '[tool.poetry.dependencies]\nnumpy = "^1"\n'), True),
         (("requirements-dev.txt", "numpy\n"), True),
         (("requirements.in", "numpy\n"), True),
+        (("pyproject.toml", '[dependency-groups]\ntrain = ["numpy"]\n'), True),
+        (("uv.lock", ""), True),
+        (("setup.cfg", "[flake8]\n"), False),
         (("pyproject.toml", "[tool.ruff]\n"), False),
         (("notes.txt", ""), False),
     ],
@@ -269,6 +272,52 @@ def test_packages_that_are_not_taken_unasked_are_told(
     said = f"packages: {name} is left out; --requirements {name} takes it, or says what of it can be taken"
     assert (said in invoke("run", "true").stderr) is is_told
     assert b"image" not in api.submitted[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("setup.py", "setup(name='mine', package_dir={'': 'src'})\n"),
+        ("setup.cfg", "[metadata]\nname = mine\n[options.entry_points]\n"),
+        ("pyproject.toml", '[project]\nname = "mine"\n'),
+        ("train.py", "# /// script\n# dependencies = ['tqdm']\n# ///\n"),
+    ],
+)
+def test_a_project_or_script_of_any_tool_is_taken_and_told(
+    api: FakeApi, invoke: Invoke, here: Path, name: str, text: str
+) -> None:
+    (here / name).write_text(text)
+    become(api, ended())
+    assert f"packages: {name}; --no-requirements" in invoke("run", "python", "train.py", "-x").stderr
+    assert f"requirements: {name}\n" in api.submitted[0].decode()
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("poetry.lock", "the versions of poetry.lock are not read; write them down: poetry export -o"),
+        ("pdm.lock", "the versions of pdm.lock are not read; write them down: pdm export -o"),
+        (
+            "[dependency-groups]\ntrain = []\ndev = []\n",
+            "the groups train, dev of dependencies are left out; write one down: uv export -o",
+        ),
+        ("[[tool.uv.index]]\nurl = 'https://x'\n", "those of tool.uv are left out"),
+        ("[tool.uv]\nfind-links = ['x']\n", "those of tool.uv are left out"),
+        ("[[tool.uv.index]]\nurl = 'https://x'\nexplicit = true\n", None),
+        ("[tool]\nuv = 5\n", None),
+    ],
+)
+def test_what_is_left_out_of_a_project_is_told(
+    api: FakeApi, invoke: Invoke, here: Path, said: str, told: str | None
+) -> None:
+    more = "" if said.endswith(".lock") else said
+    (here / "pyproject.toml").write_text(f'[project]\nname = "mine"\n{more}')
+    (here / (said if not more else "x.txt")).write_text("")
+    become(api, ended())
+    lines = invoke("run", "true").stderr.splitlines()
+    found = [line for line in lines if line.startswith("packages: ") and "--no-requirements" not in line]
+    assert [told in line for line in found if told] == ([True] if told else [])
+    assert bool(found) == bool(told)
 
 
 def test_code_and_none_exclude_each_other(invoke: Invoke) -> None:

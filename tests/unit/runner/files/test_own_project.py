@@ -94,6 +94,23 @@ def mistake(files: dict[str, str], *asked: str) -> str:
         (
             {
                 "pyproject.toml": NAMED
+                + "dependencies = [\"w ; sys_platform == 'win32'\", \"v ; python_version > '3'\"]\n"
+                + '[tool.uv.sources]\nw.path = "w"\nv.path = "v"\n',
+                "w/setup.py": "setup(name='w', install_requires=['pywin32'])",
+                "v/setup.py": "setup(name='v', install_requires=['idna'])",
+            },
+            ["idna"],
+        ),
+        (
+            {
+                "setup.py": "NAME = 'mine'\nNEEDS = ['attrs']\nabout = {}\nexec(open(NAME).read(), about)\n"
+                "setup(name=NAME, version=about['v'], install_requires=NEEDS)"
+            },
+            ["attrs"],
+        ),
+        (
+            {
+                "pyproject.toml": NAMED
                 + 'dependencies = ["torch"]\n[tool.uv.sources]\ntorch = {index = "cu"}\n'
             },
             ["torch"],
@@ -131,8 +148,30 @@ def test_a_requirement_of_a_project_has_the_place_of_its_line() -> None:
         ({"setup.py": "setup(name='x', ext_modules=[1])"}, "setup.py has extension modules"),
         (
             {"setup.py": "setup(name='x', install_requires=open('r').read())"},
-            "setup.py: its dependencies or commands",
+            "setup.py: its dependencies, commands or directories are computed",
         ),
+        (
+            {"setup.py": "needs = ['a']\nneeds.append('b')\nsetup(name='x', install_requires=needs)"},
+            "computed",
+        ),
+        ({"setup.py": "needs = ['a']\nneeds += ['b']\nsetup(name='x', install_requires=needs)"}, "computed"),
+        ({"setup.py": "setup(name='x', package_dir={'x': 'lib'})"}, "package_dir gives x another name than"),
+        ({"setup.py": "setup(name='x', entry_points='a = b:c')"}, "a = b:c: is in no [group]"),
+        ({"setup.py": "setup(name='x', cffi_modules=['b.py:ffi'])"}, "has to be compiled"),
+        ({"setup.cfg": "[metadata]\nname = x\n[options]\npackage_dir =\n  x = lib\n"}, "package_dir gives x"),
+        (
+            {"pyproject.toml": NAMED + '[tool.poetry.dependencies]\npython = ">=3.11"\nattrs = "^1"'},
+            "in the words of Poetry",
+        ),
+        (
+            {"pyproject.toml": NAMED + '[tool.uv]\noverride-dependencies = ["attrs==1"]'},
+            "tool.uv.override-dependencies",
+        ),
+        (
+            {"pyproject.toml": NAMED + '[tool.hatch.build.targets.wheel.sources]\nlib = "mine"'},
+            "sources of hatch gives mine another name",
+        ),
+        ({"pyproject.toml": '[dependency-groups]\ntrain = ["attrs"]'}, "uv pip compile --group NAME"),
         ({"setup.py": "setup(**about)"}, "setup.py: its arguments are computed"),
         ({"setup.py": "setup("}, "setup.py: "),
         ({"pyproject.toml": "[project"}, "pyproject.toml: "),
@@ -150,7 +189,7 @@ def test_a_requirement_of_a_project_has_the_place_of_its_line() -> None:
         ),
         (
             {"pyproject.toml": NAMED + '[tool.setuptools.package-dir]\nmine = "lib"'},
-            "package-dir gives a package",
+            "package-dir gives mine another name",
         ),
         ({"pyproject.toml": '[project]\nname = "a/b"'}, "a/b: is not a name of a project"),
     ],
@@ -174,6 +213,133 @@ def test_extras_of_the_project_are_taken_and_unknown_ones_refused() -> None:
     text = NAMED + '[project.optional-dependencies]\ndev = ["pytest", "mine[docs]"]\ndocs = ["sphinx"]\n'
     assert lines(collected({"pyproject.toml": text}, (".[dev]",))) == ["pytest", "sphinx"]
     assert mistake({"pyproject.toml": text}, "-e .[test]") == ".: has no extra test; there are: dev, docs"
+
+
+def test_a_name_of_an_extra_is_compared_as_any_name() -> None:
+    text = NAMED + "[project.optional-dependencies]\nDev_Tools = ['pytest']\nall = ['Mine[dev.tools]']\n"
+    assert lines(collected({"pyproject.toml": text}, (".[ALL]",))) == ["pytest"]
+    other = text.replace("'Mine[dev.tools]'", "\"mine[dev-tools] ; sys_platform == 'win32'\"")
+    assert lines(collected({"pyproject.toml": other}, (".[all]",))) == []
+
+
+def test_a_project_of_the_code_is_never_taken_from_an_index() -> None:
+    files = {
+        "requirements.txt": "-e libs/b\n-e libs/a\n",
+        "libs/a/pyproject.toml": '[project]\nname = "lab-a"\nversion = "1.5"\ndependencies = ["attrs"]\n'
+        '[project.optional-dependencies]\ntrain = ["idna"]\n',
+        "libs/b/pyproject.toml": '[project]\nname = "lab.b"\ndependencies = ["Lab_A[train]>=1"]\n',
+    }
+    assert lines(collected(files, "requirements.txt")) == ["attrs", "idna"]
+    files["libs/b/pyproject.toml"] = files["libs/b/pyproject.toml"].replace(">=1", ">=2")
+    [found] = collected(files, "requirements.txt").mistakes
+    assert (found.placed.line.number, found.fact) == (3, "the code has lab-a 1.5; change one of both")
+
+
+def test_a_project_whose_name_is_computed_has_that_of_its_directory() -> None:
+    [own] = collected({"setup.py": "setup(name=about['title'], version=about['version'])"}).own
+    assert own.name == "code"
+    assert "of a version that only its build knows is taken from" in describe_own(own)
+
+
+def test_commands_of_a_text_are_read_as_those_of_a_table() -> None:
+    points = '"""\n[console_scripts]\n# the one\ntrain = mine:main\n[a.b]\nc=mine:c\n"""'
+    [own] = collected({"setup.py": f"setup(name='mine', entry_points={points})"}).own
+    assert own.entry_points == (("console_scripts", "train", "mine:main"), ("a.b", "c", "mine:c"))
+
+
+def test_limits_of_uv_are_constraints() -> None:
+    text = NAMED + 'dependencies = ["attrs"]\n[tool.uv]\nconstraint-dependencies = ["idna<4", "a @ x"]\n'
+    found = collected({"pyproject.toml": text}, "pyproject.toml")
+    assert [(each.line.text, each.line.number) for each in found.constraints] == [("idna<4", 6)]
+    assert [each.placed.line.text for each in found.mistakes] == ["a @ x"]
+
+
+def test_a_project_that_is_not_utf_8_is_told_at_its_requirement() -> None:
+    fact = mistake({"setup.cfg": "[metadata]\nname=\0"})
+    assert fact == ".: setup.cfg: has zero bytes, as UTF-16 without its mark has them; save it as UTF-8"
+
+
+SCRIPT = """\
+#!/usr/bin/env python
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#   "attrs",
+#   "idna>=3",
+# ]
+#
+# [tool.uv]
+# constraint-dependencies = ["idna<4"]
+# ///
+# more words
+import attrs
+"""
+
+
+def test_packages_of_a_script_are_those_of_its_comment() -> None:
+    lock = '[[package]]\nname = "attrs"\nversion = "23"\n'
+    found = collected({"train.py": SCRIPT, "train.py.lock": lock}, "train.py")
+    assert [(each.path, each.line.number, each.line.text) for each in found.lines] == [
+        (Path("train.py"), 5, "attrs"),
+        (Path("train.py"), 6, "idna>=3"),
+    ]
+    assert [each.line.text for each in found.constraints] == ["attrs==23", "idna<4"]
+    assert (found.pythons, found.own) == ([(Path("train.py"), ">=3.11")], [])
+
+
+@pytest.mark.parametrize(
+    ("text", "fact"),
+    [
+        ("import attrs\n", "has no line # /// script, behind which"),
+        ("# /// script\nimport attrs\n# ///\n", "has no end, which is a line # ///"),
+        ("# /// script\n# a = \n# ///\n", "Invalid value"),
+        ("# /// script\n# dependencies = 5\n# ///\n", "dependencies is not a list of texts"),
+    ],
+)
+def test_a_script_that_does_not_say_its_packages_is_told(text: str, fact: str) -> None:
+    with pytest.raises(FileError, match=f"train.py: .*{fact}"):
+        collected({"train.py": text}, "train.py")
+
+
+LOCK = 'lock-version = "1.0"\ndefault-groups = ["dev"]\n[[packages]]\nname = "attrs"\n'
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ("version = '1'\nmarker = \"'dev' in dependency_groups\"", "attrs==1 ; (python_version >= '3')"),
+        ("version = '1'\nmarker = \"'gpu' in extras\"", "attrs==1 ; (python_version < '3')"),
+        ("version = '1'\nmarker = \"'gpu' not in extras\"", "attrs==1 ; (python_version >= '3')"),
+        (f"version = '1'\nsdist.hashes.sha256 = '{'a' * 64}'", f"attrs==1 --hash=sha256:{'a' * 64}"),
+    ],
+)
+def test_a_lock_has_what_is_installed_by_default(said: str, wanted: str) -> None:
+    assert lines(collected({"pylock.toml": LOCK + said}, "pylock.toml")) == [wanted]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        'vcs = {type = "git", url = "https://x", commit-id = "a"}',
+        'version = "1"\narchive = {url = "https://x/a-1.zip"}',
+        'archive = {path = "../a.whl"}',
+        'directory = {path = "a", editable = true}\nmarker = "os_name == \'x\'"',
+    ],
+)
+def test_what_a_lock_has_from_no_index_is_refused_and_not_left_out(said: str) -> None:
+    [found] = collected({"pylock.toml": LOCK + said}, "pylock.toml").mistakes
+    assert (found.placed.line.number, found.fact[:32]) == (4, "packages come from the operator'")
+
+
+def test_a_directory_of_a_lock_is_the_users_own_project() -> None:
+    files = {"pylock.toml": LOCK + 'version = "1"\ndirectory = {path = "."}', "pyproject.toml": NAMED}
+    found = collected(files, "pylock.toml")
+    assert ([each.name for each in found.own], lines(found)) == (["mine"], [])
+
+
+def test_a_lock_of_another_version_is_refused() -> None:
+    with pytest.raises(FileError, match=r"is a lock of version 2\.0, and version 1 is read"):
+        collected({"pylock.toml": LOCK.replace("1.0", "2.0")}, "pylock.toml")
 
 
 def test_a_pyproject_as_a_file_of_requirements_is_the_project_too() -> None:
@@ -204,6 +370,11 @@ def test_a_pyproject_as_a_file_of_requirements_is_the_project_too() -> None:
         ('[tool.hatch.build.targets.wheel]\npackages = ["src/mine"]', ("src",)),
         ('[tool.hatch.build.targets.wheel]\npackages = ["mine"]', (".",)),
         ('[tool.uv.build-backend]\nmodule-root = ""', (".",)),
+        ('[tool.setuptools.package-dir]\n"mine.net" = "python/mine/net"', ("python",)),
+        ('[tool.hatch.build.targets.wheel]\nsources = ["python"]', ("python",)),
+        ('[tool.hatch.build.targets.wheel.sources]\nlib = ""', ("lib",)),
+        ('[tool.pdm.build]\npackage-dir = "lib"', ("lib",)),
+        ('[tool.poetry]\npackages = [{include = "mine", from = "lib"}]', ("lib",)),
         ("", ()),
     ],
 )

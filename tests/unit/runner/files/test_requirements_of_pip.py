@@ -57,10 +57,21 @@ CORPUS = {
     "the local project with an extra": b".[dev]\n",
     "a project below": b"libs/other\nnumpy\n",
     "a project of which nothing is known": b"./nothing\n",
+    "a file that constrains and is required": b"-c more.txt\n-r more.txt\n",
+    "requirements that a file of constraints includes": b"-c nested.txt\nnumpy\n",
+    "a hash of another kind": b"numpy==1 --hash=sha512:" + b"a" * 128 + b"\n",
+    "an option of a requirement": b"numpy --config-settings=x=y\n",
+    "no index": b"--no-index\n--find-links wheels\nnumpy\n",
+    "two includes in a line": b"-r more.txt -c limits.txt\n",
+    "parentheses": b"numpy (>=1.26,<2)\n",
+    "a path of Windows": b".\\libs\\other\n",
+    "what conda freezes": b"numpy @ file:///croot/numpy_1668593735768/work\n",
+    "the local project twice": b"-e .\nmine[docs]>=1\n",
 }
 FILES = {
     "more.txt": b"tqdm\n",
     "limits.txt": b"numpy<3\n",
+    "nested.txt": b"-r more.txt\nnumpy<3\n",
     "pyproject.toml": (
         b'[project]\nname = "mine"\nversion = "1"\ndependencies = ["attrs"]\n'
         b'[project.optional-dependencies]\ndev = ["pytest", "mine[docs]"]\ndocs = ["sphinx"]\n'
@@ -71,6 +82,7 @@ LOCAL = {
     "the local project": {"attrs"},
     "the local project with an extra": {"attrs", "pytest", "sphinx"},
     "a project below": {"six>=1"},
+    "the local project twice": {"attrs", "sphinx"},
 }
 """What pip finds out by building the project."""
 
@@ -86,7 +98,7 @@ def of_pip(place: Path) -> set[str]:
 
 
 def local(text: str) -> bool:
-    return text.startswith(".") or "/" in text.partition("@")[0]
+    return text.startswith((".", "mine")) or "/" in text.partition("@")[0]
 
 
 @pytest.mark.parametrize("name", CORPUS)
@@ -116,7 +128,9 @@ REFUSED = {
     "a comment behind a requirement that swallows the next", "another encoding", "UTF-16 without a mark",
     "options", "an option alone", "an address", "a repository", "a name with an address", "a wheel",
     "a variable", "no requirement", "UTF-32", "a URL as a fragment", "a project of which nothing is known",
-    "a comment within a continuation", "a word with a sharp",
+    "a comment within a continuation", "a word with a sharp", "a hash of another kind",
+    "an option of a requirement", "no index", "two includes in a line", "a path of Windows",
+    "what conda freezes",
 }  # fmt: skip
 
 

@@ -189,9 +189,9 @@ class Economics:
     """Thresholds from which a change for more speed is worth its cost."""
 
     hurdle: float = 1.15  # from this gain on a change pays
+    saving: timedelta = timedelta(seconds=30)  # from this saving on a change pays, whatever its gain
     max_swaps: int = 2  # changes of a running job that nobody approved
     rate_window: timedelta = timedelta(minutes=5)  # over which the recent rate is taken
-    saving: timedelta = timedelta(seconds=30)  # from this saving on a change pays, whatever its gain
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Final, TypeAlias
 
@@ -20,33 +21,18 @@ _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*")
 
 def dump_policy(policy: Policy) -> str:
     """Return a policy file that parses to this policy."""
-    ceilings, backoff, economics = policy.ceilings, policy.backoff, policy.economics
-    storm: Tree = {"attempts": ceilings.storm.attempts, "within": ceilings.storm.within}
+    most = policy.ceilings.attempts
     head: dict[str, Tree] = {
         "policy": VERSION,
         "name": policy.name,
-        "ceilings": {
-            "attempts": ceilings.attempts,
-            "wall": ceilings.wall,
-            "storm": storm,
-            "no_progress": min(
-                ceilings.no_progress, ceilings.attempts
-            ),  # a higher value is refused when parsed
-        },
+        # Above the ceiling on attempts it is refused when parsed, and so is max with factor 1.
+        "ceilings": asdict(policy.ceilings) | {"no_progress": min(policy.ceilings.no_progress, most)},
         "backoff": {
-            "first": backoff.first,
-            "factor": backoff.factor,
-            **(
-                {"max": backoff.max} if backoff.factor != 1 else {}
-            ),  # with factor 1 it is refused when parsed
-            "jitter": backoff.jitter,
+            name: value
+            for name, value in asdict(policy.backoff).items()
+            if name != "max" or policy.backoff.factor != 1
         },
-        "economics": {
-            "hurdle": economics.hurdle,
-            "saving": economics.saving,
-            "max_swaps": economics.max_swaps,
-            "rate_window": economics.rate_window,
-        },
+        "economics": asdict(policy.economics),
     }
     lines = [f"{name}: {_flow(value)}" for name, value in head.items()]
     for moment, section in SECTIONS.items():

@@ -386,9 +386,9 @@ def _economics(cursor: Cursor, base: Economics) -> Economics:
     here = cursor.fields([each.name for each in fields(Economics)])
     return Economics(
         read_field(here, "hurdle", lambda each: each.number(1, 100), base.hurdle),
+        read_field(here, "saving", lambda each: each.duration(0 * SECOND, 365 * DAY), base.saving),
         read_field(here, "max_swaps", lambda each: each.whole(0, 100), base.max_swaps),
         read_field(here, "rate_window", lambda each: each.duration(10 * SECOND, DAY), base.rate_window),
-        read_field(here, "saving", lambda each: each.duration(0 * SECOND, 365 * DAY), base.saving),
     )
 
 

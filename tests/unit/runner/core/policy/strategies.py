@@ -162,8 +162,8 @@ def policies(draw: st.DrawFn, moment: DecisionPoint) -> Policy:
         draw(BACKOFFS),
         Economics(
             draw(st.floats(1, 3)),
+            timedelta(seconds=draw(st.integers(0, 9))),
             draw(st.integers(0, 3)),
-            saving=timedelta(seconds=draw(st.integers(0, 9))),
         ),
         sections[DecisionPoint.EXIT],
         sections[DecisionPoint.WATCH],

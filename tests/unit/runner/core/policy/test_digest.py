@@ -123,8 +123,11 @@ def test_two_policies_share_a_text_and_a_digest_only_if_they_are_equal(one: Poli
     assert (compute_digest(one) == compute_digest(other)) == (one == other)
 
 
-def test_the_digest_does_not_depend_on_names_in_the_code() -> None:
-    """A literal: whoever changes the canonical text changes every digest that is kept."""
+def test_the_digest_is_that_of_the_words_of_the_policy_file() -> None:
+    """A literal: whoever changes the canonical text changes every digest that is kept.
+
+    A field that gets another name in the code keeps its word in ``_WORDS``.
+    """
     when = AllOf((NAN, Not(Comparison("exit.code", Operator.IN, (1, 2.0)))))
     policy = Policy("p", on_exit=(replace(RULE, when=when, adjust=(Adjustment(Setting.COMPILE, "off"),)),))
     assert canonical_text(policy) == (

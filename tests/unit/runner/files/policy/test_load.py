@@ -82,7 +82,7 @@ def test_every_setting_has_its_place() -> None:
     policy = parse_policy(dedent(text).encode(), FILE)
     assert policy.ceilings == Ceilings(9, timedelta(hours=2), RestartRate(4, timedelta(minutes=10)), 2)
     assert policy.backoff == Backoff(timedelta(seconds=1), 3.0, timedelta(minutes=1), 0.0)
-    assert policy.economics == Economics(1.5, 0, timedelta(minutes=1))
+    assert policy.economics == Economics(1.5, max_swaps=0, rate_window=timedelta(minutes=1))
     assert policy.on_exit == (
         Rule(
             "all",

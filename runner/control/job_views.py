@@ -111,7 +111,6 @@ class JobViews:
     _drifts_s: dict[str, float] = field(default_factory=dict)  # the same when a job came to be known
     _starts_s: dict[str, tuple[int, float]] = field(default_factory=dict)
     """By job, the latest attempt of which a first step was seen, and its seconds from launch to that."""
-    _last_devices: dict[str, tuple[str, ...]] = field(default_factory=dict)  # that each job held last
     switching: SwitchingCosts = field(default_factory=SwitchingCosts)
 
     def __post_init__(self) -> None:
@@ -141,8 +140,6 @@ class JobViews:
         was_preparing = self.preparing.pop(job_id, None)
         self._count(was_pending or was_preparing, -1)
         self.switching.look(row.job, self.context.store.decisions)
-        if was_running is not None:
-            self._last_devices[job_id] = was_running.devices
         match state:
             case Preparing():
                 self.preparing[job_id] = self._preparing_view(row)
@@ -282,7 +279,6 @@ class JobViews:
             array=terms.sweep,
             queued_s=state.since.timestamp() + self._shift_s(tracked),
             ran_s=row.job.history.ran.total_seconds(),
-            last_devices=self._last_devices.get(row.job.id, ()),
         )
 
     def _running_view(self, tracked: TrackedJob, state: Allocated) -> RunningJob:
@@ -387,7 +383,6 @@ class JobViews:
                     self.update(self.tracked_jobs[similar])
         del self._drifts_s[job_id]
         self._starts_s.pop(job_id, None)
-        self._last_devices.pop(job_id, None)
 
     def _depend(self, job_id: str, terms: QueueTerms) -> None:
         """Let a job wait for its predecessors; of those that have ended the store knows how."""

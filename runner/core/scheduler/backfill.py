@@ -177,8 +177,7 @@ class _Planner:
             return True
         selection = None if request_class.exhausted else self.placements.find_now(request_class, duration_s)
         if selection is not None:
-            again = self.placements.select_again(request_class, selection, job.last_devices, duration_s)
-            self._start(job, again, duration_s)
+            self._start(job, selection, duration_s)
             return True
         self._note_failure(request_class, duration_s)
         if self._displace_for(job, request_class, limits):

@@ -5,7 +5,6 @@ request class, and what is found out for one job holds for all of them.  In the 
 nothing becomes free, so a class that fits nowhere now is exhausted for the rest of the plan.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -164,21 +163,6 @@ class Placements:
             known[request_class.number] = fit_host(request_class, host, free, now_s, now_s)
         return known[request_class.number]
 
-    def select_again(
-        self, request_class: RequestClass, selection: Selection, last: tuple[str, ...], duration_s: float
-    ) -> Selection:
-        """Return the devices that a job held last if they are free and as good as those selected."""
-        if not last or len(last) != len(selection.devices) or set(last) == set(selection.devices):
-            return selection
-        free = request_class.pool.open.get(selection.host.number, ())
-        had = [slot for slot in free if slot.device.uuid in last]
-        chosen = [slot for slot in free if slot.device.uuid in selection.devices]
-        is_worse = _alike(had) != _alike(chosen) or _numa_nodes(had) > _numa_nodes(chosen)
-        now_s = self.calendar.snapshot.now_s
-        if is_worse or not fit_host(request_class, selection.host, had, now_s, now_s + duration_s):
-            return selection
-        return Selection(selection.score, selection.host, tuple(slot.device.uuid for slot in had))
-
     def find_earliest(
         self, request_class: RequestClass, span: Span, limits: Sequence[Limit] = ()
     ) -> Placement | None:
@@ -243,18 +227,6 @@ class Placements:
                 _fits_empty_host(request_class, host, slots[host.number]) for host in self.calendar.hosts
             )
         return request_class.possible
-
-
-def _alike(slots: Iterable[DeviceSlot]) -> Counter[tuple[object, ...]]:
-    """Return the kinds of some devices, and of which link groups they are."""
-    devices = (slot.device for slot in slots)
-    return Counter(
-        (each.vendor, each.model, each.memory_bytes, each.capability, each.link_group) for each in devices
-    )
-
-
-def _numa_nodes(slots: Iterable[DeviceSlot]) -> int:
-    return len({slot.device.numa for slot in slots})
 
 
 def fit_host(

@@ -147,7 +147,6 @@ class _JobProgress:
     switched_s: float = 0.0
     told_s: float = inf  # when it was told to stop
     queued_s: float = 0.0  # when it last came to the queue
-    devices: tuple[str, ...] = ()  # that it held last
 
     def reports_at_s(self, begins_s: float) -> float:
         """Return the time at which the progress of an attempt tells its end, from its beginning."""
@@ -240,7 +239,7 @@ class _Simulation:
             dependencies=job.dependencies, time_limit_s=None if known else life.limit_s,
             estimated_s=self._judged_s(life, life.attempt + 1) if told else None,
             estimated_by=EstimateSource.PROGRESS if told and not known else None,
-            array=job.array, ran_s=life.held_s, queued_s=life.queued_s, last_devices=life.devices,
+            array=job.array, ran_s=life.held_s, queued_s=life.queued_s,
         )  # fmt: skip
 
     def _leave(self, life: _JobProgress, at_s: float) -> None:
@@ -252,7 +251,6 @@ class _Simulation:
         ran_s = at_s - gone.started_s
         life.spans.append((gone.started_s, at_s))
         life.held_s += ran_s
-        life.devices = gone.devices
         worked_s = self._worked_s(life, gone, at_s)
         self._lose(life, gone, ran_s - min(worked_s, life.work_s))
         life.work_s -= worked_s

@@ -161,7 +161,6 @@ class PendingJob:
     array: JobArray | None = None
     queued_s: float | None = None  # when it came back to the queue; None: it was submitted
     ran_s: float = 0.0  # for which its lineage has held resources
-    last_devices: tuple[str, ...] = ()  # that it held before it was preempted: its caches are warm there
 
     @property
     def duration_s(self) -> float | None:

@@ -31,7 +31,7 @@ from runner.core.scheduler.level_usage import Holding, LevelUsage
 from runner.core.scheduler.simulator import Arrival, SimulatedJob, Site, simulate
 from runner.core.scheduler.simulator_report import make_report, slowdown
 from runner.core.scheduler.snapshot import EstimateSource, PendingJob, RunningJob, Snapshot
-from tests.fakes.host.directories import HOUR_S, NOW_S, devices, gpus, host, planned, running, starts, waiting
+from tests.fakes.host.directories import HOUR_S, NOW_S, gpus, host, planned, running, starts, waiting
 from tests.fakes.host.disk import examples
 
 RULES = SchedulerConfig(order=SchedulingOrder.ATTAINED, cpu_weight=0.0)
@@ -149,25 +149,6 @@ def test_jobs_whose_steps_are_known_end_sooner_though_the_estimates_are_wrong() 
     blind, told = (make_report(site, simulate(site, trace), 60) for trace in (jobs, wrong))
     assert told.mean_completion_s < blind.mean_completion_s
     assert told.jobs == blind.jobs == 60
-
-
-# --- where a job comes back
-
-
-def test_a_job_comes_back_to_the_devices_that_it_held_if_that_costs_nobody_anything() -> None:
-    back = replace(short(count=2), last_devices=("h-2", "h-3"))
-    assert starts(planned([back], [host(4)], rules=RULES)) == {"short": ("h-2", "h-3")}
-    taken = [long("r", "h-3")]
-    assert starts(planned([back], [host(4)], busy=taken, rules=RULES))["short"] == ("h-0", "h-1")
-    across = replace(back, last_devices=("h-1", "h-2"))  # of two NUMA nodes
-    assert starts(planned([across], [host(4)], rules=RULES))["short"] == ("h-0", "h-1")
-    whole = [*devices(2, link_group="a"), replace(devices(3, host="x", link_group="b")[0], uuid="x-0")]
-    alone = replace(short(), last_devices=("h-1",))  # of a link group that would be broken
-    assert starts(planned([alone], [host(own=whole)], rules=RULES)) == {"short": ("x-0",)}
-    reserved = replace(short("wide", count=4), submitted_s=NOW_S - 900, ran_s=0.0)
-    busy = [replace(long("r", "h-3"), preemptible=False)]
-    brief = replace(short("brief"), time_limit_s=60.0, last_devices=("h-2",))
-    assert starts(planned([reserved, brief], [host(4)], busy=busy, rules=RULES)) == {"brief": ("h-2",)}
 
 
 # --- preemption

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator, Wit
 from jobs import contract
 from runner.base.textfile import quoted, shown
 from runner.core.ports.images import PullPolicy
-from runner.files.field_checks import check_host_path, check_job_name, check_text
+from runner.files.field_checks import check_host_path, check_job_name, check_pattern, check_text
 from runner.files.types import HostPath
 from runner.files.validation import error_below
 
@@ -23,7 +23,9 @@ MAX_REFERENCE: Final = 500
 MAX_SYSTEM: Final = 100
 """Debian packages of one job, without those that they need."""
 
-_DEBIAN: Final = re.compile(r"[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+~:-]+)?")
+_debian: Final = check_pattern(
+    r"[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+~:-]+)?", "a Debian package such as libsndfile1"
+)
 _REFERENCE: Final = re.compile(
     r"([A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]+)?/)?[a-z0-9]+(([._-]+|/)[a-z0-9]+)*"
     r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?"
@@ -77,18 +79,6 @@ def check_python(value: object) -> str:
     raise ValueError(f'must be a version such as "3.12", not {shown(value)}{hint}')
 
 
-def check_system(value: object) -> tuple[str, ...]:
-    """Return Debian packages."""
-    if not isinstance(value, list | tuple):
-        raise ValueError(f"must be a list such as [libsndfile1], not {shown(value)}")
-    if not value or len(value) > MAX_SYSTEM:
-        raise ValueError(f"must have from 1 to {MAX_SYSTEM} entries, not {len(value)}")
-    for number, each in enumerate(value):
-        if not isinstance(each, str) or not _DEBIAN.fullmatch(each):
-            raise error_below((number,), f"must be a Debian package such as libsndfile1, not {shown(each)}")
-    return tuple(value)
-
-
 def _as_written(value: str | tuple[str, ...]) -> str | list[str]:
     return value if isinstance(value, str) else list(value)
 
@@ -113,12 +103,7 @@ RequirementsChoice = Annotated[
     ),
 ]
 SystemPackages = Annotated[
-    tuple[str, ...],
-    PlainValidator(check_system),
-    PlainSerializer(list, return_type=list[str], when_used="json"),
-    WithJsonSchema(
-        {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_SYSTEM},
-    ),
+    tuple[Annotated[str, AfterValidator(_debian)], ...], Field(min_length=1, max_length=MAX_SYSTEM)
 ]
 PythonVersion = Annotated[
     str,

@@ -115,7 +115,8 @@ def _varied(value: str) -> str:
     return value
 
 
-def _one_or_more(value: object) -> object:
+def one_or_more(value: object) -> object:
+    """Return a list; a text alone becomes one with this entry."""
     return (value,) if isinstance(value, str) else value
 
 
@@ -124,7 +125,7 @@ Capability = Annotated[str, AfterValidator(_capability)]
 Cron = Annotated[str, AfterValidator(_cron)]
 Zone = Annotated[str, AfterValidator(_zone)]
 Model = Annotated[str, AfterValidator(_model)]
-Models = Annotated[tuple[Model, ...], Field(max_length=16), BeforeValidator(_one_or_more)]
+Models = Annotated[tuple[Model, ...], Field(max_length=16), BeforeValidator(one_or_more)]
 Reference = Annotated[str, AfterValidator(_reference)]
 VariedField = Annotated[str, AfterValidator(_varied)]
 MatrixValue: TypeAlias = bool | int | float | str

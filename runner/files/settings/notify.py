@@ -15,6 +15,7 @@ from jobs.contract import PluginRegistry, load_plugins, plugin_of_type
 from runner.base.textfile import one_line, quoted
 from runner.core.notification import TOPICS
 from runner.core.ports.notifications import Channel
+from runner.files.job.queue import one_or_more
 from runner.files.settings.dashboard import check_web_address
 from runner.files.types import ClosedModel
 from runner.files.validation import did_you_mean
@@ -30,10 +31,6 @@ _ADDRESS: Final = re.compile(r"[A-Za-z0-9._+=-]{1,64}(@[A-Za-z0-9-]+(\.[A-Za-z0-
 
 OWN_LABEL: Final = "notify"
 """The label of a job whose value is where its owner wants to be told."""
-
-
-def _several(value: object) -> object:
-    return (value,) if isinstance(value, str) else value
 
 
 def _words(value: tuple[str, ...]) -> tuple[str, ...]:
@@ -67,7 +64,7 @@ def _allowed(value: tuple[str, ...]) -> tuple[str, ...]:
     return value
 
 
-Words = Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(_words), BeforeValidator(_several)]
+Words = Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(_words), BeforeValidator(one_or_more)]
 Argv = Annotated[tuple[str, ...], Field(min_length=1, max_length=64), AfterValidator(_argv)]
 
 

@@ -22,14 +22,10 @@ def check_index(value: str) -> str:
     return value
 
 
-def _pairs(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
-
-
 def _patterns(value: object) -> object:
     if value == "all":
         raise ValueError('must be a list of packages; ["*"] allows all of them')
-    return _pairs(value)
+    return value
 
 
 IndexUrl = Annotated[str, AfterValidator(check_index)]
@@ -46,10 +42,10 @@ class PackagesSettings(ClosedModel):
     index_url: IndexUrl | None = None
     """The index of packages; null: PyPI."""
 
-    extra_index_urls: Annotated[tuple[IndexUrl, ...], BeforeValidator(_pairs)] = ()
+    extra_index_urls: tuple[IndexUrl, ...] = ()
     """Further indexes, which are asked first."""
 
-    find_links: Annotated[tuple[Place, ...], BeforeValidator(_pairs)] = ()
+    find_links: tuple[Place, ...] = ()
     """Folders with wheels, or addresses of pages that list wheels."""
 
     no_index: bool = False

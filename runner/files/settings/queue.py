@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Annotated, Final, Literal, Self
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 from pydantic import (
     Field,
@@ -37,7 +37,7 @@ from runner.core.scheduler.config import (
     SwitchingConfig,
 )
 from runner.core.scheduler.snapshot import Maintenance
-from runner.files.job.queue import Timestamp
+from runner.files.job.queue import Timestamp, Zone
 from runner.files.types import ClosedModel
 
 Duration = Annotated[
@@ -289,7 +289,7 @@ class QueueSettings(ClosedModel):
     maintenance: tuple[Window, ...] = ()
     """Maintenance windows of the machine or of some devices."""
 
-    timezone: str | None = None
+    timezone: Zone | None = None
     """The time zone of times in pending reasons; null: that of this machine."""
 
     @field_validator("classes", mode="before")
@@ -320,16 +320,6 @@ class QueueSettings(ClosedModel):
         if value < timedelta(minutes=1):
             raise ValueError("must be at least 1m")
         return value
-
-    @field_validator("timezone")
-    @classmethod
-    def _known(cls, name: str | None) -> str | None:
-        try:
-            return name if name is None else ZoneInfo(name).key
-        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-            raise ValueError(
-                "is not a time zone of this machine; write for example Europe/Berlin or UTC"
-            ) from error
 
     def rules(self) -> SchedulerConfig:
         """Return the configuration of the scheduler."""

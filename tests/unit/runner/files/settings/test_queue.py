@@ -106,7 +106,7 @@ def test_the_time_is_told_by_the_clock_of_the_site(tmp_path: Path) -> None:
         ("{user_shares: {ada: -1}}", "queue.user_shares.ada: must be a number from 0 to"),
         (
             "{timezone: Mars/Base}",
-            "queue.timezone: is not a time zone of this machine; write for example Europe/Berlin",
+            'queue.timezone: there is no time zone "Mars/Base"; write a name such as Europe/Berlin',
         ),
         (
             "{maintenance: [{begin: 2030-01-02T00:00:00Z, end: 2030-01-01T00:00:00Z}]}",

@@ -7,10 +7,11 @@ parser walks the tree. Each method returns the value, or reports a problem and r
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import TypeVar
 
 from runner.base import yaml
-from runner.base.textfile import MAX_PROBLEMS, Position, Problem, one_line, quoted, shown
+from runner.base.textfile import MAX_PROBLEMS, FileError, Position, Problem, one_line, quoted, shown
 from runner.base.units import format_duration, parse_duration
 from runner.base.yaml import Node, PathPart, ScalarNode
 from runner.files.validation import did_you_mean, format_choices, format_path
@@ -18,7 +19,7 @@ from runner.files.validation import did_you_mean, format_choices, format_path
 T = TypeVar("T")
 
 
-class TooManyProblems(Exception):
+class _TooManyProblems(Exception):
     """A file has more problems than are shown; the rest of it is not looked at."""
 
 
@@ -32,11 +33,7 @@ class Cursor:
     problems: list[Problem] = field(default_factory=list, compare=False)
 
     def report(self, fact: str) -> None:
-        """Report a problem of the value: at the value if it is a scalar, else at its key.
-
-        Raises:
-            TooManyProblems: there are more than a message shows.
-        """
+        """Report a problem of the value: at the value if it is a scalar, else at its key."""
         self._add(self.node.at if isinstance(self.node, ScalarNode) else self.key_at, fact)
 
     def report_at_key(self, fact: str) -> None:
@@ -46,7 +43,7 @@ class Cursor:
     def _add(self, at: Position, fact: str) -> None:
         self.problems.append(Problem(at, format_path(self.path), one_line(fact)))
         if len(self.problems) > MAX_PROBLEMS:
-            raise TooManyProblems
+            raise _TooManyProblems
 
     @property
     def written(self) -> str:
@@ -157,3 +154,23 @@ def read_field(
     """Return a field as ``read`` returns it, or ``otherwise`` if it is missing or wrong."""
     found = read(fields[name]) if name in fields else None
     return otherwise if found is None else found
+
+
+def read_whole(raw: bytes, path: Path, read: Callable[[Cursor], T]) -> T:
+    """Return the content of a YAML text as ``read`` returns it for the top mapping.
+
+    Raises:
+        FileError: with every problem at once.
+    """
+    tree, problems = yaml.compose(raw)
+    if not isinstance(tree, yaml.MappingNode) or not tree.entries:
+        fact = 'must consist of "field: value" lines' if tree is not None else "the file is empty"
+        raise FileError(path, problems or [Problem(yaml.START, "", fact)])
+    top = Cursor(tree, (), tree.at, list(problems))
+    try:
+        found = read(top)
+    except _TooManyProblems:
+        raise FileError(path, top.problems) from None
+    if top.problems:
+        raise FileError(path, top.problems)
+    return found

@@ -10,16 +10,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from runner.base.textfile import FileError, Problem, quoted, read_source
+from runner.base.textfile import Problem, quoted, read_source
 from runner.core.policy.adjustments import keeps_settings
 from runner.core.policy.decision import Guard, PolicyDecision, Situation
 from runner.core.policy.evaluate import decide
 from runner.core.policy.facts import DecisionPoint, Facts, FactValue
 from runner.core.policy.history import History
 from runner.core.policy.model import STARTS, Policy, Setting, Verb
-from runner.files.cursor import Cursor, read_field
+from runner.files.cursor import Cursor, read_field, read_whole
 from runner.files.policy.conditions import find_fact, parse_known_value
-from runner.files.policy.load import parse_top
 from runner.files.validation import did_you_mean
 
 HOUR: Final = timedelta(hours=1)
@@ -66,14 +65,7 @@ def parse_cases(raw: bytes, path: Path) -> tuple[Case, ...]:
     Raises:
         FileError: with every problem at once.
     """
-    cursor = parse_top(raw, path)
-    here = cursor.fields(("cases",))
-    cases = [_case(item) for item in here["cases"].items()] if "cases" in here else []
-    if not cases:
-        cursor.problems.append(Problem(cursor.key_at, "cases", "is required: a list of cases"))
-    if cursor.problems:
-        raise FileError(path, cursor.problems)
-    return tuple(case for case in cases if case)
+    return read_whole(raw, path, _cases)
 
 
 def run_case(policy: Policy, case: Case) -> Iterator[str]:
@@ -139,19 +131,23 @@ def _turned(adjustments: dict[str, str]) -> str:
 # --- Reading ------------------------------------------------------------------------------------------
 
 
-def _case(cursor: Cursor) -> Case | None:
+def _cases(top: Cursor) -> tuple[Case, ...]:
+    here = top.fields(("cases",))
+    cases = [_case(item) for item in here["cases"].items()] if "cases" in here else []
+    if not cases:
+        top.problems.append(Problem(top.key_at, "cases", "is required: a list of cases"))
+    return tuple(cases)
+
+
+def _case(cursor: Cursor) -> Case:
     here = cursor.fields(("name", *_SITUATION, "before", "expect"))
     for missing in [each for each in ("name", "facts", "expect") if each not in here]:
         cursor.report(f"{missing} is required")
     name = read_field(here, "name", Cursor.text, "")
-    before = [_told(item, ("times",)) for item in here["before"].items()] if "before" in here else []
+    before = here["before"].items() if "before" in here else []
+    told = tuple(_situation(each.fields((*_SITUATION, "times"))) for each in before)
     expected = _expected(here["expect"]) if "expect" in here else {}
-    return Case(name, tuple(before), _situation(here), expected, cursor)
-
-
-def _told(cursor: Cursor, more: tuple[str, ...]) -> CaseResult:
-    here = cursor.fields((*_SITUATION, *more))
-    return _situation(here)
+    return Case(name, told, _situation(here), expected, cursor)
 
 
 def _situation(here: dict[str, Cursor]) -> CaseResult:

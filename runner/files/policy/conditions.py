@@ -1,6 +1,6 @@
 """Parses the conditions of a policy file; every fact and operand is checked against the fact catalog."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from runner.base.textfile import quoted
@@ -48,11 +48,7 @@ def _every(cursor: Cursor, moment: DecisionPoint) -> Condition | None:
     entries = cursor.entries()
     if not entries and isinstance(cursor.node, Tree):
         cursor.report("is always true; write a condition")
-    parts = [_entry(name, entry, moment) for name, entry in entries.items()]
-    good = tuple(part for part in parts if part is not None)
-    if not good or len(good) < len(parts):
-        return None
-    return good[0] if len(good) == 1 else AllOf(good)
+    return _join(AllOf, [_entry(name, entry, moment) for name, entry in entries.items()])
 
 
 def _entry(name: str, cursor: Cursor, moment: DecisionPoint) -> Condition | None:
@@ -69,13 +65,17 @@ def _several(name: str, cursor: Cursor, moment: DecisionPoint) -> Condition | No
     items = cursor.items()
     if not items and isinstance(cursor.node, SequenceNode):
         cursor.report("is an empty list; add conditions")
-    parts = [_every(item, moment) for item in items]
+    return _join(AllOf if name == "all" else AnyOf, [_every(item, moment) for item in items])
+
+
+def _join(
+    kind: Callable[[tuple[Condition, ...]], Condition], parts: Sequence[Condition | None]
+) -> Condition | None:
+    """Return the conjunction or the disjunction of parts, None if one of them is wrong."""
     good = tuple(part for part in parts if part is not None)
     if not good or len(good) < len(parts):
         return None
-    if len(good) == 1:
-        return good[0]
-    return AllOf(good) if name == "all" else AnyOf(good)
+    return good[0] if len(good) == 1 else kind(good)
 
 
 def find_fact(name: str, cursor: Cursor, moment: DecisionPoint) -> Fact | None:
@@ -115,11 +115,7 @@ def _operators(fact: Fact, cursor: Cursor) -> Condition | None:
     entries = cursor.entries()
     if not entries:
         cursor.report(f"is empty; write a value, or {format_choices(names)}")
-    parts = [_operator(fact, name, entry, names) for name, entry in entries.items()]
-    good = tuple(part for part in parts if part is not None)
-    if not good or len(good) < len(parts):
-        return None
-    return good[0] if len(good) == 1 else AllOf(good)
+    return _join(AllOf, [_operator(fact, name, entry, names) for name, entry in entries.items()])
 
 
 def _operator(fact: Fact, name: str, cursor: Cursor, names: list[str]) -> Condition | None:
@@ -145,11 +141,15 @@ def _one_of(fact: Fact, cursor: Cursor) -> Condition | None:
     items = cursor.items()
     if not items and isinstance(cursor.node, SequenceNode):
         cursor.report("is an empty list, so nothing can match; add a value")
+    values = _values(fact, items)
+    return Comparison(fact.name, Operator.IN, values) if values else None
+
+
+def _values(fact: Fact, items: Iterable[Cursor]) -> tuple[Scalar, ...] | None:
+    """Return values of a fact, None if one of them is wrong."""
     values = [parse_value(fact, item) for item in items]
     good = tuple(value for value in values if value is not None)
-    if not good or len(good) < len(values):
-        return None
-    return Comparison(fact.name, Operator.IN, good)
+    return good if len(good) == len(values) else None
 
 
 def parse_value(fact: Fact, cursor: Cursor) -> Scalar | None:
@@ -190,8 +190,4 @@ def _range(fact: Fact) -> str:
 
 def parse_known_value(fact: Fact, cursor: Cursor) -> Scalar | tuple[Scalar, ...] | None:
     """Return the value that a case gives to a fact; for a list fact a tuple."""
-    if fact.kind not in LISTS:
-        return parse_value(fact, cursor)
-    values = [parse_value(fact, item) for item in cursor.items()]
-    good = tuple(value for value in values if value is not None)
-    return good if len(good) == len(values) else None
+    return _values(fact, cursor.items()) if fact.kind in LISTS else parse_value(fact, cursor)

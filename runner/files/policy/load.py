@@ -21,9 +21,9 @@ from runner.core.policy.conditions import comparisons
 from runner.core.policy.facts import DecisionPoint
 from runner.core.policy.history import KEPT_STARTS
 from runner.core.policy.model import Backoff, Ceilings, Economics, Policy, RestartRate, Rule, tightest
-from runner.files.cursor import Cursor, TooManyProblems, read_field
+from runner.files.cursor import Cursor, read_field, read_whole
 from runner.files.policy.lint import find_unreachable_rules
-from runner.files.policy.rules import NAME, ParsedRules, parse_rules
+from runner.files.policy.rules import NAME, ParsedRules, parse_name, parse_rules
 from runner.files.validation import did_you_mean, suggest_choice
 
 SHIPPED: Final = Path(__file__).parent / "shipped"
@@ -143,13 +143,18 @@ def read_policy(path: Path, shelf: PolicySource | None = None) -> Policy:
     return parse_policy(shelf.text(path), path, shelf)
 
 
-def parse_policy(raw: bytes, path: Path, shelf: PolicySource | None = None) -> Policy:
+def parse_policy(
+    raw: bytes, path: Path, shelf: PolicySource | None = None, above: tuple[Path, ...] = ()
+) -> Policy:
     """Return the policy in a YAML text; ``path`` is used in messages and to find the extended policy.
+
+    ``above`` are the files that extend this one.
 
     Raises:
         FileError: with every problem at once.
     """
-    return _load(raw, path, shelf or PolicySource(), ())
+    _check_is_policy(raw, path)
+    return read_whole(raw, path, lambda top: _policy(top, path, shelf or PolicySource(), above))
 
 
 def read_policy_source(path: Path) -> bytes:
@@ -161,41 +166,11 @@ def read_policy_source(path: Path) -> bytes:
     return read_source(path, "policy")
 
 
-def parse_top(raw: bytes, path: Path) -> Cursor:
-    """Return a cursor at the top mapping of a YAML text, with the problems so far; may raise FileError."""
-    tree, problems = yaml.compose(raw)
-    if isinstance(tree, yaml.MappingNode) and tree.entries:
-        return Cursor(tree, (), tree.at, list(problems))
-    fact = 'must consist of "field: value" lines' if tree is not None else "the file is empty"
-    raise FileError(path, problems or [Problem(yaml.START, "", fact)])
-
-
-@dataclass(frozen=True, slots=True)
-class _Origin:
-    """The file that is being parsed, the source of other policies, and the files that extend this one."""
-
-    path: Path
-    shelf: PolicySource
-    above: tuple[Path, ...]
-
-
-def _load(raw: bytes, path: Path, shelf: PolicySource, above: tuple[Path, ...]) -> Policy:
-    _check_is_policy(raw, path)
-    cursor = parse_top(raw, path)
-    try:
-        policy = _policy(cursor, path, shelf, above)
-    except TooManyProblems:
-        raise FileError(path, cursor.problems) from None
-    if cursor.problems:
-        raise FileError(path, cursor.problems)
-    return policy
-
-
 def _policy(cursor: Cursor, path: Path, shelf: PolicySource, above: tuple[Path, ...]) -> Policy:
     """Return the policy at a cursor, and report its problems."""
     here = cursor.fields(FIELDS, MEANT)
     _check_version(cursor, here)
-    parent = _parent(here["extends"], _Origin(path, shelf, above)) if "extends" in here else None
+    parent = _parent(here["extends"], path, shelf, above) if "extends" in here else None
     base = parent or Policy("")
     if shelf.limited:
         _drop_long_sections(here)
@@ -207,7 +182,7 @@ def _policy(cursor: Cursor, path: Path, shelf: PolicySource, above: tuple[Path, 
         for moment in DecisionPoint
     }
     policy = Policy(
-        read_field(here, "name", _name, path.stem),
+        read_field(here, "name", parse_name, path.stem),
         read_field(here, "ceilings", lambda each: _ceilings(each, parent), base.ceilings),
         read_field(here, "backoff", lambda each: _backoff(each, base.backoff), base.backoff),
         read_field(here, "economics", lambda each: _economics(each, base.economics), base.economics),
@@ -216,7 +191,9 @@ def _policy(cursor: Cursor, path: Path, shelf: PolicySource, above: tuple[Path, 
         merged[DecisionPoint.CHANGE],
     )
     _check_stopping_rules(written[DecisionPoint.EXIT], policy)
-    _check_exit_rules(cursor, policy)
+    if not policy.on_exit and not cursor.problems:
+        fact = "is required; without a rule every job is held"
+        cursor.problems.append(Problem(yaml.START, "on_exit", fact))
     count = sum(len(rules) for rules in merged.values())
     if shelf.limited and count > MAX_RULES and not cursor.problems:
         fact = f"has {count} rules with those that it inherits, and the limit is {MAX_RULES}; remove some"
@@ -250,15 +227,6 @@ def _check_version(cursor: Cursor, here: Mapping[str, Cursor]) -> None:
         here["policy"].report(f"must be {VERSION}, the version of the language, not {here['policy'].written}")
 
 
-def _name(cursor: Cursor) -> str | None:
-    text = cursor.text(63)
-    if text is not None and not NAME.fullmatch(text):
-        cursor.report(
-            f"must be lowercase letters, digits and dashes and begin with a letter, not {quoted(text)}"
-        )
-    return text
-
-
 def _merge_rules(own: list[Rule], inherited: Iterable[Rule]) -> tuple[Rule, ...]:
     """Return the file's own rules, then the inherited rules that are not replaced and still reachable."""
     names = {rule.name for rule in own}
@@ -270,25 +238,23 @@ def _merge_rules(own: list[Rule], inherited: Iterable[Rule]) -> tuple[Rule, ...]
 # --- Inheritance --------------------------------------------------------------------------------------
 
 
-def _parent(cursor: Cursor, origin: _Origin) -> Policy | None:
+def _parent(cursor: Cursor, path: Path, shelf: PolicySource, above: tuple[Path, ...]) -> Policy | None:
     name = cursor.text(500)
     if name is None:
         return None
-    path = origin.shelf.find(name, origin.path)
-    if path is None:
-        names = origin.shelf.names()
-        hint = suggest_choice(name, names)
-        cursor.report(f"there is no policy {quoted(name)}{hint}")
+    found = shelf.find(name, path)
+    if found is None:
+        cursor.report(f"there is no policy {quoted(name)}{suggest_choice(name, shelf.names())}")
         return None
-    chain = (*origin.above, _without_dots(origin.path))
-    if _without_dots(path) in chain:
-        cursor.report(f"extends itself: {' -> '.join(each.stem for each in (*chain, path))}")
+    chain = (*above, _without_dots(path))
+    if _without_dots(found) in chain:
+        cursor.report(f"extends itself: {' -> '.join(each.stem for each in (*chain, found))}")
         return None
     if len(chain) >= MAX_CHAIN:
         cursor.report(f"makes a chain of more than {MAX_CHAIN} policies that extend each other")
         return None
     try:
-        return _load(origin.shelf.text(path), path, origin.shelf, chain)
+        return parse_policy(shelf.text(found), found, shelf, chain)
     except FileError as error:
         first, more = error.lines[0], len(error.problems) - 1
         cursor.report(f"is not right: {first}{f' (and {more} more)' if more else ''}")
@@ -407,10 +373,3 @@ def _check_stopping_rules(written: list[ParsedRules], policy: Policy) -> None:
                     each.fields["when"].report_at_key(
                         f"there is no rule {quoted(str(word))} in on_watch{hint}"
                     )
-
-
-def _check_exit_rules(cursor: Cursor, policy: Policy) -> None:
-    if not policy.on_exit and not cursor.problems:
-        cursor.problems.append(
-            Problem(yaml.START, "on_exit", "is required; without a rule every job is held")
-        )

@@ -82,7 +82,7 @@ def _rule(cursor: Cursor, moment: DecisionPoint) -> ParsedRules | None:
         cursor.report(f"{missing} is required{_TELL.get(missing, '')}")
     if not {"name", "when", "do"} <= fields.keys():
         return None
-    name, verb = _name(fields["name"]), _verb(fields["do"], moment)
+    name, verb = parse_name(fields["name"]), _verb(fields["do"], moment)
     when = parse_condition(fields["when"], moment)
     if name is None or verb is None or when is None:
         return None
@@ -106,7 +106,8 @@ def _rule(cursor: Cursor, moment: DecisionPoint) -> ParsedRules | None:
 _TELL: Final = {"when": "; write {} for always"}
 
 
-def _name(cursor: Cursor) -> str | None:
+def parse_name(cursor: Cursor) -> str | None:
+    """Return the name of a policy or a rule."""
     value = cursor.value()
     if isinstance(value, str) and NAME.fullmatch(value):
         return value

@@ -3,7 +3,7 @@ from textwrap import dedent
 
 import pytest
 
-from runner.base.textfile import FileError
+from runner.base.textfile import MAX_PROBLEMS, FileError
 from runner.files.policy.cases import Case, parse_cases, read_cases, run_case
 from runner.files.policy.load import load_named_policy
 
@@ -102,6 +102,12 @@ def test_a_case_that_is_wrong_is_told_with_its_place(text: str, said: str) -> No
     with pytest.raises(FileError) as caught:
         cases(text)
     assert any(said in line for line in caught.value.lines), caught.value.lines
+
+
+def test_of_very_many_problems_the_first_are_told() -> None:
+    with pytest.raises(FileError) as caught:
+        cases(f"cases: [{', '.join(['{}'] * 2 * MAX_PROBLEMS)}]\n")
+    assert len(caught.value.lines) == MAX_PROBLEMS + 1
 
 
 def test_a_difference_has_the_place_of_its_case() -> None:

@@ -17,7 +17,6 @@ from typing import Any, Final, TypeAlias
 from runner.base.errors import RunnerError
 from runner.control.context import as_started
 from runner.core.job.states import Allocated, Queued
-from runner.core.ports.devices import Device
 from runner.core.ports.store import JobRow
 from runner.server.api import views
 from runner.server.api.reported import disk
@@ -27,7 +26,7 @@ from runner.services.monitor.monitor import UtilizationMonitor
 Json: TypeAlias = dict[str, Any]
 
 RECENT_S: Final = 10.0
-"""The period that utilization is averaged over: longer than two rounds of the device threads."""
+"""The period that the use of memory is averaged over: longer than two rounds of the device threads."""
 
 CACHE_S: Final = 0.2
 """How long an overview is reused."""
@@ -39,7 +38,7 @@ MAX_IDLE: Final = 200
 """Jobs that are prepared, and jobs that are held, that an overview lists: as many of each at most."""
 
 DeviceFields: TypeAlias = Callable[[], Mapping[str, Mapping[str, Any]]]
-"""Returns fields of devices by UUID; they replace those that the overview has itself."""
+"""Returns all that is known of each device, by UUID."""
 
 StartEstimate: TypeAlias = Callable[[JobRow], str | None]
 """Returns when a waiting job is expected to start, in ISO 8601; None if it is not known."""
@@ -68,7 +67,7 @@ class OverviewCache:
 
 def make_overview(
     service: JobService,
-    more: Mapping[str, Mapping[str, Any]],
+    known: Mapping[str, Mapping[str, Any]],
     starts: StartEstimate,
     alarms: Mapping[str, str],
 ) -> Json:
@@ -78,7 +77,7 @@ def make_overview(
     active = _listed(rows)
     queued = [row for row in rows if isinstance(row.job.state, Queued)]
     waiting = nsmallest(MAX_QUEUED, queued, key=lambda row: (-row.priority, row.submitted_at))
-    devices = device_rows(service, rows, more, now)
+    devices = _device_rows(service, known, now)
     load = {each["uuid"]: each for each in devices}
     allocated = [_wants(service, row) for row in rows if isinstance(row.job.state, Allocated)]
     return {
@@ -115,47 +114,14 @@ def _listed(rows: Iterable[JobRow]) -> list[JobRow]:
 # --- devices
 
 
-def device_rows(
-    service: JobService, rows: Iterable[JobRow], more: Mapping[str, Mapping[str, Any]], now: datetime
-) -> list[Json]:
-    """Return one object per device: its model, its utilization, its state and its jobs."""
-    context = service.daemon.context
-    unfit = context.inventory.unfit()
-    holders = {uuid: row for row in rows for uuid in _devices(row)}
+def _device_rows(service: JobService, known: Mapping[str, Mapping[str, Any]], now: datetime) -> list[Json]:
+    """Return what is known of each device that jobs get, and the share of its memory used recently."""
+    context, since = service.daemon.context, now - timedelta(seconds=RECENT_S)
     return [
-        {
-            **_device(device, number),
-            **_load(service, device.uuid, now),
-            **_state(holders.get(device.uuid), unfit.get(device.uuid, "")),
-            **more.get(device.uuid, {}),
-        }
-        for number, device in enumerate(context.capacity.devices)
+        {**known[uuid], "memory": context.inventory.facts((uuid,), since).get("device.memory")}
+        for uuid in (device.uuid for device in context.capacity.devices)
+        if uuid in known
     ]
-
-
-def _device(device: Device, number: int) -> Json:
-    return {
-        "uuid": device.uuid,
-        "name": f"GPU-{number}",
-        "vendor": device.vendor,
-        "model": device.name,
-        "memory_bytes": device.memory_bytes,
-    }
-
-
-def _load(service: JobService, uuid: str, now: datetime) -> Json:
-    """Return the recent utilization of a device in percent and its used share of memory; None is unknown."""
-    known = service.daemon.context.inventory.facts((uuid,), now - timedelta(seconds=RECENT_S))
-    return {"util": known.get("device.util"), "memory": known.get("device.memory")}
-
-
-def _state(holder: JobRow | None, unfit: str) -> Json:
-    state = "allocated" if holder else "quarantined" if unfit else "free"
-    return {
-        "state": state,
-        "reason": unfit,
-        "jobs": [{"id": holder.job.id, "name": holder.name, "owner": holder.owner.name}] if holder else [],
-    }
 
 
 # --- jobs

@@ -94,6 +94,7 @@ def test_a_question_that_makes_no_sense_is_a_usage_error(place: Watched, wrong: 
 
 
 def test_the_metrics_are_a_text_that_every_line_of_is_understood(place: Watched) -> None:
+    place.known["GPU-a"]["state"] = "allocated"
     place.submit(GPU_JOB)
     place.until("running")
     place.monitor.sample()
@@ -114,7 +115,7 @@ def test_the_metrics_are_a_text_that_every_line_of_is_understood(place: Watched)
 
 def test_what_is_known_of_some_devices_only_is_told_of_those(place: Watched) -> None:
     place.lately.known.clear()
-    place.more["GPU-b"] = {"temperature_c": 61, "power_w": 412.5, "used_bytes": 8 * 1024**3}
+    place.known["GPU-b"] |= {"temperature_c": 61, "power_w": 412.5, "used_bytes": 8 * 1024**3, "util": None}
     found = place.metrics()
     assert found["runner_device_temperature_celsius", "GPU-b", "GPU-1"] == 61
     assert found["runner_device_power_watts", "GPU-b", "GPU-1"] == 412.5
@@ -176,7 +177,7 @@ def test_users_are_named_where_the_operator_says_so_and_only_so_many(place: Watc
 def test_every_figure_that_is_promised_is_given(place: Watched) -> None:
     name_users(place)
     place.monitor.sample()
-    place.more["GPU-a"] = {"temperature_c": 61, "power_w": 412.5}
+    place.known["GPU-a"] |= {"temperature_c": 61, "power_w": 412.5}
     both = GPU_PROGRAM.replace("gpus: 1", "gpus: 2")
     place.submit(both)
     place.until("running")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 import webbrowser
 from functools import partial
 from pathlib import Path
@@ -43,8 +44,9 @@ def dash(*, listen: str | None, read_only: bool, proxied: str | None, opens: boo
     may. On a shared server it listens at a socket of yours, and prints the line of ssh that carries it
     to your own computer.
     """
+    from runner.dashboard.access import LOOPBACK, Access
     from runner.dashboard.listen import listening, parse_address, usual_address
-    from runner.dashboard.serve import make_access, serve
+    from runner.dashboard.serve import serve
 
     if proxied is not None and not read_only:
         raise UsageError("--behind-proxy: needs --read-only, because everybody behind the proxy acts as you")
@@ -54,9 +56,8 @@ def dash(*, listen: str | None, read_only: bool, proxied: str | None, opens: boo
     client = find_or_start(complain)
     shared = client.endpoint.state_dir is None and remote_host(os.environ) is None
     address = parse_address(listen) if listen else usual_address(os.environ, shared=shared)
-    access = make_access(
-        () if proxied is None else (proxied,), needs_login=proxied is None, read_only=read_only
-    )
+    hosts = LOOPBACK if proxied is None else LOOPBACK | {proxied.lower()}
+    access = Access(time.monotonic, hosts, needs_login=proxied is None, read_only=read_only)
     with listening(address) as listener, TemporaryDirectory(prefix="runner-dash-") as private:
         tell = partial(_tell, access, address, listener, Path(private), opens=opens)
         serve(client, access, listener, tell)

@@ -32,6 +32,7 @@ FIRST: Final = (
 )
 """The curves that come first, in this order."""
 
+DAY_S: Final = 86400.0
 STRIP_SLOTS: Final = 96
 """Cells of a day's strip: a quarter of an hour each."""
 
@@ -82,11 +83,11 @@ def draw(name: str, curves: Mapping[str, Sequence[Row]], axis: str = "step") -> 
     return Chart(name, drawn, least, largest, f"{left:.4g}{unit}", f"{right:.4g}{unit}", f"{name}: {said}")
 
 
-def strip(rows: Sequence[Row], now: float, day_s: float = 86400.0) -> list[int | None]:
+def strip(rows: Sequence[Row], now: float) -> list[int | None]:
     """Return the use of a device in each quarter of an hour of the last day, 0 to 4; None: not known."""
     slots: list[list[float]] = [[] for _ in range(STRIP_SLOTS)]
     for at, _, mean, *_ in rows:
-        slot = int((at - (now - day_s)) / day_s * STRIP_SLOTS)
+        slot = int((at - (now - DAY_S)) / DAY_S * STRIP_SLOTS)
         if 0 <= slot < STRIP_SLOTS:
             slots[slot].append(mean)
     return [None if not values else min(int(sum(values) / len(values) / 20), 4) for values in slots]

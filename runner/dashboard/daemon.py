@@ -31,36 +31,37 @@ class Daemon:
 
     client: Client
     monotonic: Callable[[], float]
-    _kept: dict[str, tuple[float, Any]] = field(default_factory=dict)
+    _kept: dict[tuple[str, str, bytes | None], tuple[float, Any]] = field(default_factory=dict)
     _kept_bytes: int = 0
     _lock: Lock = field(default_factory=Lock)
 
     def get(self, path: str, query: Query | None = None, wait_s: float = 0.0) -> Any:
         """Return the answer to a question, perhaps the one of a moment ago."""
-        key = path + query_string(query or {})
+        path += query_string(query or {})
+        return self._ask("GET", path, None, wait_s + ANSWER_LIMIT_S, 0.0 if wait_s else FRESH_S)
+
+    def _ask(self, method: str, path: str, body: bytes | None, limit_s: float, fresh_s: float) -> Any:
+        """Return an answer; one that is larger than all may be is not kept."""
+        key = (method, path, body)
         with self._lock:
             known = self._kept.get(key)
-        if not wait_s and known is not None and self.monotonic() - known[0] < FRESH_S:
+        if known is not None and self.monotonic() - known[0] < fresh_s:
             return known[1]
         # Asked once: a page says that no daemon answers, and loads itself again when one does.
-        body = self.client.ask("GET", key, None, wait_s + ANSWER_LIMIT_S).body
-        answer = json.loads(body)
+        said = self.client.ask(method, path, body, limit_s).body
+        answer, size = json.loads(said), len(said)
         with self._lock:
-            self._keep(key, answer, len(body))
+            if len(self._kept) >= MOST_KEPT or self._kept_bytes + size > MOST_KEPT_BYTES:
+                self._kept.clear()
+                self._kept_bytes = 0
+            if size <= MOST_KEPT_BYTES:
+                self._kept[key] = self.monotonic(), answer
+                self._kept_bytes += size
         return answer
 
-    def _keep(self, key: str, answer: Any, size: int) -> None:
-        """Keep an answer for a moment; one that is larger than all may be is not kept."""
-        if len(self._kept) >= MOST_KEPT or self._kept_bytes + size > MOST_KEPT_BYTES:
-            self._kept.clear()
-            self._kept_bytes = 0
-        if size <= MOST_KEPT_BYTES:
-            self._kept[key] = self.monotonic(), answer
-            self._kept_bytes += size
-
-    def job(self, ref: str, part: str = "", query: Query | None = None) -> Any:
+    def job(self, ref: str, part: str = "") -> Any:
         """Return a job, or a part of it: ``/why``, ``/curves``."""
-        return self.get(f"/v1/jobs/{quote_path(ref)}{part}", query)
+        return self.get(f"/v1/jobs/{quote_path(ref)}{part}")
 
     def log(self, ref: str, attempt: int | None, offset: int) -> LogChunk:
         """Return a piece of a log."""
@@ -79,16 +80,7 @@ class Daemon:
     def difference(self, ref: str, other: str) -> Any:
         """Return the differences of two jobs, perhaps as it was half a minute ago."""
         path, body = f"/v1/jobs/{quote_path(ref)}/diff", json.dumps({"job": other}).encode()
-        key = f"POST {path} {other}"
-        with self._lock:
-            known = self._kept.get(key)
-        if known is not None and self.monotonic() - known[0] < DIFF_FRESH_S:
-            return known[1]
-        said = self.client.ask("POST", path, body, DIFF_LIMIT_S).body
-        answer = json.loads(said)
-        with self._lock:
-            self._keep(key, answer, len(said))
-        return answer
+        return self._ask("POST", path, body, DIFF_LIMIT_S, DIFF_FRESH_S)
 
     def change(self, ref: str, verb: str, body: Mapping[str, object]) -> Any:
         """Change a job; what was kept is asked for anew."""

@@ -10,19 +10,12 @@ from typing import Final
 import uvicorn
 
 from runner.client.client import Client
-from runner.dashboard.access import LOOPBACK, Access
+from runner.dashboard.access import Access
 from runner.dashboard.app import application
 from runner.dashboard.daemon import Daemon
 
 GRACE_S: Final = 2
 """How long open streams may hold up the end."""
-
-
-def make_access(hosts: tuple[str, ...], *, needs_login: bool, read_only: bool) -> Access:
-    """Return the access of browsers; ``hosts`` are names beside those of the loopback."""
-    return Access(
-        monotonic, LOOPBACK | {host.lower() for host in hosts}, needs_login=needs_login, read_only=read_only
-    )
 
 
 def serve(client: Client, access: Access, listener: socket.socket, ready: Callable[[], None]) -> None:

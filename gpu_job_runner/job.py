@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 from runner.base.errors import Refused, RunnerError, Unavailable, UsageError
 from runner.client.client import Client, find_or_start
 from runner.client.http import ErrorResponse, query_string, quote_path
+from runner.client.log import ChosenLog, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -133,12 +134,8 @@ class Job(Generic[T_co]):
 
         ``rank`` is one of its processes.
         """
-        found, offset = b"", 0
-        while (
-            piece := self._connection.log(self.id, attempt=attempt, offset=offset, rank=rank)
-        ).next_offset > offset:
-            found, offset = found + piece.body, piece.next_offset
-            attempt = piece.attempt
+        chosen = ChosenLog(attempt=attempt, rank=rank)
+        found = b"".join(piece.body for piece in pieces(self._connection, self.id, chosen))
         return found.decode(errors="replace")
 
     def follow(self) -> Iterator[str]:

@@ -117,50 +117,45 @@ class CommandLine:
 
     def fields(self) -> dict[str, Value]:
         """Return the job file as nested values, in the order of the reference."""
-        queue = {
-            "priority_class": self.priority_class,
-            "after": self.after,
-            "not_before": self.not_before,
-        }
-        resources = {
-            "gpus": self.gpus,
-            "cpus": _number(self.cpus),
-            "memory": self.memory,
-            "time_limit": self.time,
-        }
-        found = {
-            "name": self.name or default_name(self.command, self.code),
-            "workload": _given(
-                {
+        return given(
+            {
+                "name": self.name or default_name(self.command, self.code),
+                "workload": {
                     "kind": "program",
                     "command": self.command,
                     "code": self.code,
                     "terminal": self.terminal or None,
-                }
-            ),
-            "profile": self.profile,
-            "resources": _given(resources),
-            "image": self._image(),
-            "checkpoint": _given(
-                {
+                },
+                "profile": self.profile,
+                "resources": {
+                    "gpus": self.gpus,
+                    "cpus": _number(self.cpus),
+                    "memory": self.memory,
+                    "time_limit": self.time,
+                },
+                "image": self._image(),
+                "checkpoint": {
                     "files": self.checkpoint,
                     "keep_files": self.keep_files or None,
                     "resume_args": self.resume_args,
-                }
-            ),
-            "network": self.network,
-            "mounts": self.mounts,
-            "environment": dict(self.environment),
-            "secrets": dict(self.secrets + self.secret_env),
-            "secret_env": tuple(name for name, _ in self.secret_env),
-            "labels": dict(self.labels),
-            "priority": self.priority,
-            "queue": _given(queue),
-            "retry": _given({"max_attempts": self.attempts}),
-        }
-        return _given(found)
+                },
+                "network": self.network,
+                "mounts": self.mounts,
+                "environment": dict(self.environment),
+                "secrets": dict(self.secrets + self.secret_env),
+                "secret_env": tuple(name for name, _ in self.secret_env),
+                "labels": dict(self.labels),
+                "priority": self.priority,
+                "queue": {
+                    "priority_class": self.priority_class,
+                    "after": self.after,
+                    "not_before": self.not_before,
+                },
+                "retry": {"max_attempts": self.attempts},
+            }
+        )
 
-    def _image(self) -> Value | None:
+    def _image(self) -> str | dict[str, Any] | None:
         """Return the field ``image``: a name, or packages on the image of a name."""
         file = self.requirements
         if not self.packages:
@@ -169,12 +164,13 @@ class CommandLine:
             asked = [*([f"-r {file}"] if file else []), *self.packages]
         if asked is None and not self.system:
             return self.image
-        return _given({"base": self.image, "requirements": asked, "system": self.system})
+        return {"base": self.image, "requirements": asked, "system": self.system}
 
 
-def _given(values: Mapping[str, Value | None]) -> dict[str, Value]:
-    """Return the values that are neither None nor empty; 0 is a value."""
-    return {key: value for key, value in values.items() if value is not None and value not in ((), {}, [])}
+def given(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that are neither None nor empty, at every level; 0 is a value."""
+    inner = {key: given(value) if isinstance(value, dict) else value for key, value in values.items()}
+    return {key: value for key, value in inner.items() if value is not None and value not in ((), {}, [])}
 
 
 def _number(value: float | None) -> float | None:

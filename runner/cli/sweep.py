@@ -7,7 +7,7 @@ import shutil
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -25,9 +25,6 @@ from runner.cli.console import (
 from runner.cli.parameters import CommandGroup, as_json, check_ref
 from runner.client.client import find_or_start
 from runner.client.http import quote_path
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 COLUMNS: Final = ("ID", "NAME", "STATE", "STEP", "AT RUNGS", "FINAL", "HOURS")
 REDRAW: Final = "\x1b[H\x1b[J"  # from the first line on; what was there is gone
@@ -137,14 +134,16 @@ def results(reference: str, *, as_csv: bool, as_json: bool) -> None:
 @the_sweep
 def winner(reference: str) -> None:
     """Print the job file of the best candidate; its weights are init_from of a further job."""
-    from runner.cli.run_file import yaml_text
+    from runner.cli.run_file import given, yaml_text
 
     found = _get(reference)
     if found["best"] is None:
         fact = f"no candidate has succeeded with a finite {found['metric']} so far"
         raise Refused(f"{found['name']}: {fact}; runner sweep show {reference}")
     job = find_or_start(complain).job(found["best"])
-    fields = {name: value for name, value in _given((job["revision"] or {})["job"]) if name not in LEFT_OUT}
+    fields = {
+        name: value for name, value in given((job["revision"] or {})["job"]).items() if name not in LEFT_OUT
+    }
     heading = f"the best of {found['name']}: job {job['id']}; its weights: init_from: job/{job['id']}/final"
     say(yaml_text(fields, heading).rstrip("\n"))
 
@@ -195,11 +194,3 @@ def _result(each: dict[str, Any], names: list[str], rungs: int) -> list[Any]:
     values = [*each["values"], *[None] * (rungs - len(each["values"]))]
     parameters = [each["parameters"].get(name) for name in names]
     return [each["job"], each["name"], each["state"], *parameters, *values, each["final"], each["device_h"]]
-
-
-def _given(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield fields without those that are null or empty at every level."""
-    for name, value in values.items():
-        below = dict(_given(value)) if isinstance(value, dict) else value
-        if below is not None and below not in ({}, [], ()):
-            yield name, below

@@ -165,7 +165,7 @@ def connect(path: str) -> socket.socket:
     # With a full backlog, the kernel blocks a socket that has no timeout in Python.
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", CONNECT_LIMIT_S, 0))
     try:
-        _connect(connection, path)
+        use_socket_path(connection.connect, path)
     except OSError as error:
         connection.close()
         raise NoDaemon(f"{path}: no daemon answers ({error.strerror or error})") from error
@@ -173,14 +173,15 @@ def connect(path: str) -> socket.socket:
     return connection
 
 
-def _connect(connection: socket.socket, path: str) -> None:
+def use_socket_path(use: Callable[[str], object], path: str) -> None:
+    """Bind or connect a socket at a path of any length."""
     if len(os.fsencode(path)) <= MAX_SOCKET_PATH:
-        connection.connect(path)
+        use(path)
         return
     directory, name = os.path.split(path)
     descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY)
     try:
-        connection.connect(f"/proc/self/fd/{descriptor}/{name}")
+        use(f"/proc/self/fd/{descriptor}/{name}")
     finally:
         os.close(descriptor)
 

@@ -32,39 +32,33 @@ MISSES: Final = 2  # observations in a row that must miss an attempt before it c
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptEnded:
-    """An attempt has ended, or has vanished."""
+class OfJob:
+    """Base of findings about an attempt that its job expects."""
 
     tracked: TrackedJob
+
+    @property
+    def job_id(self) -> str:
+        return self.tracked.row.job.id
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded(OfJob):
+    """An attempt has ended, or has vanished."""
+
     attempt: Attempt
     gone: Gone
 
-    @property
-    def job_id(self) -> str:
-        return self.tracked.row.job.id
-
 
 @dataclass(frozen=True, slots=True)
-class AttemptBegun:
+class AttemptBegun(OfJob):
     """An attempt that was accepted earlier has left the engine's own queue."""
 
-    tracked: TrackedJob
     alive: Alive
 
-    @property
-    def job_id(self) -> str:
-        return self.tracked.row.job.id
 
-
-@dataclass(frozen=True, slots=True)
-class StillAlive:
+class StillAlive(OfJob):
     """An attempt that was sent SIGKILL is still alive."""
-
-    tracked: TrackedJob
-
-    @property
-    def job_id(self) -> str:
-        return self.tracked.row.job.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +72,8 @@ class Orphan:
         return self.key.job_id
 
 
-@dataclass(frozen=True, slots=True)
-class Revenant:
+class Revenant(Orphan):
     """An attempt is alive whose end is recorded: its start was carried out after its job had given it up."""
-
-    key: Key
-
-    @property
-    def job_id(self) -> str:
-        return self.key.job_id
 
 
 Finding: TypeAlias = AttemptBegun | AttemptEnded | StillAlive | Orphan | Revenant

@@ -19,14 +19,11 @@ import uvicorn
 from fastapi import FastAPI
 
 from runner.base.errors import Unavailable
-from runner.client.autostart import SYSTEM_SOCKET
+from runner.client.autostart import SYSTEM_SOCKET, use_socket_path
 from runner.server.api.peer import PeerProtocol
 from runner.server.api.sessions import MAX_MESSAGE_BYTES
 from runner.server.api.upgrade import web_socket_protocol
 from runner.server.leaving import StopDeadline
-
-MAX_SOCKET_PATH: Final = 107
-"""Bytes of a Unix socket's address, by the kernel."""
 
 BACKLOG: Final = 1024
 """Connections that wait to be accepted: many clients may wait for a daemon that starts."""
@@ -149,7 +146,7 @@ def bound(path: Path, *, system_wide: bool) -> Iterator[socket.socket]:
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
-        _bind(made, path)
+        use_socket_path(made.bind, str(path))
         path.chmod(0o666 if system_wide else 0o600)
     except OSError as error:
         made.close()
@@ -161,14 +158,3 @@ def bound(path: Path, *, system_wide: bool) -> Iterator[socket.socket]:
             if str(path) != SYSTEM_SOCKET:  # its presence says that there is a daemon of all users
                 with suppress(PermissionError):  # the helper of this process made it, and removes it
                     path.unlink(missing_ok=True)
-
-
-def _bind(listener: socket.socket, path: Path) -> None:
-    if len(os.fsencode(path)) <= MAX_SOCKET_PATH:
-        listener.bind(str(path))
-        return
-    descriptor = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
-    try:
-        listener.bind(f"/proc/self/fd/{descriptor}/{path.name}")
-    finally:
-        os.close(descriptor)

@@ -23,36 +23,26 @@ Open: TypeAlias = Callable[[Path], BufferedReader]
 _NOTE: Final = struct.Struct("<dQ")
 
 
-class LogTimes:
-    """The notes about the log of one attempt."""
-
-    def __init__(self, notes: Path, log: Path) -> None:
-        self.log = log
-        self._notes = notes
-        self._last: tuple[float, int] = (0.0, 0)
-
-    def note(self, now_s: float) -> None:
-        """Note the present size if the log has grown; without a place for it, nothing is noted."""
-        at, size = self._last
-        if 0 <= now_s - at < EVERY_S:
-            return
-        try:
-            with open_directory(self.log.parent) as parent:
-                present = os.lstat(self.log.name, dir_fd=parent).st_size
-            if present == size:
-                return
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(self._notes, flags, 0o600)
-        except OSError:
-            return
-        try:
-            whole = os.fstat(descriptor).st_size % _NOTE.size == 0  # a full disk may have torn a note
-            if whole and os.write(descriptor, _NOTE.pack(now_s, present)) == _NOTE.size:
-                self._last = (now_s, present)
-        except OSError:
-            return
-        finally:
-            os.close(descriptor)
+def note_size(notes: Path, log: Path, now_s: float) -> None:
+    """Note the present size of a log if it has grown; without a place for it, nothing is noted."""
+    try:
+        with open_directory(log.parent) as parent:
+            present = os.lstat(log.name, dir_fd=parent).st_size
+        descriptor = os.open(
+            notes, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+        )
+    except OSError:
+        return
+    try:
+        end = os.fstat(descriptor).st_size
+        at, size = _NOTE.unpack(os.pread(descriptor, _NOTE.size, end - _NOTE.size)) if end else (0.0, 0)
+        whole = end % _NOTE.size == 0  # a full disk may have torn a note
+        if whole and present != size and not 0 <= now_s - at < EVERY_S:
+            os.write(descriptor, _NOTE.pack(now_s, present))
+    except OSError:
+        return
+    finally:
+        os.close(descriptor)
 
 
 def size_at(notes: Path, when_s: float, open_file: Open = open_regular) -> int:

@@ -38,7 +38,7 @@ from runner.adapters.host import log_quota, terminal
 from runner.adapters.host.giving import give_tree
 from runner.adapters.host.job_checkpoints import CheckpointVerifier, ProgramCheckpoints
 from runner.adapters.host.log_progress import LogProgressReader
-from runner.adapters.host.log_times import LogTimes
+from runner.adapters.host.log_times import note_size
 from runner.adapters.host.program_files import DIRECTORY, directory_at
 from runner.adapters.host.run_files import OwnRights, RunFiles
 from runner.adapters.host.set_aside import remove
@@ -130,7 +130,6 @@ class HostRunDirectory:
             lambda lineage: self.open_kept(lineage),  # noqa: PLW0108  (the helper may act in its place)
         )
         self._log_progress: LogProgressReader | None = None  # of the attempt that was looked at last
-        self._log_times: LogTimes | None = None  # the same
 
     def paths(self, attempt: int, lineage: int) -> RunPaths:
         paths = self._paths
@@ -403,10 +402,7 @@ class HostRunDirectory:
         return self.root / "attempts" / f"{attempt}.log-times"
 
     def note_log_size(self, paths: RunPaths, now_s: float) -> None:
-        times = self._log_times
-        if times is None or times.log != paths.log:
-            times = self._log_times = LogTimes(self.log_times(paths.attempt), paths.log)
-        times.note(now_s)
+        note_size(self.log_times(paths.attempt), paths.log, now_s)
 
     def result(self, paths: RunPaths) -> Result | None:
         return self._report(paths.result, Result)

@@ -14,7 +14,6 @@ from pydantic import ValidationError
 
 from jobs.contract import AttemptSpec, RunPaths
 from runner.adapters.host.job_checkpoints import CheckpointVerifier
-from runner.adapters.host.log_times import EVERY_S
 from runner.adapters.host.run_directories import HostRunDirectories
 from runner.adapters.host.run_directory import HostRunDirectory
 from runner.adapters.host.run_files import RunFiles
@@ -118,7 +117,6 @@ class RemoteRunDirectory(HostRunDirectory):
         helper: PrivilegedClient,
     ) -> None:
         super().__init__(root, owner, verifier, files)
-        self._noted = (0, 0.0)  # the attempt whose log was looked at last, and when
         self._asked = helper.run(root.name, owner)
         for name in vars(PrivilegedRun).keys() - vars(RemoteRunDirectory).keys():
             if not name.startswith("_"):  # in place of the methods that act with the rights of this process
@@ -131,13 +129,6 @@ class RemoteRunDirectory(HostRunDirectory):
     def prepare(self, spec: AttemptSpec, secrets: Mapping[str, bytes], said: str = "") -> RunPaths:
         self._ask("prepare", spec, secrets, said)
         return self.paths(spec.attempt, spec.lineage)
-
-    def note_log_size(self, paths: RunPaths, now_s: float) -> None:
-        attempt, at_s = self._noted
-        if attempt == paths.attempt and 0 <= now_s - at_s < EVERY_S:
-            return
-        self._noted = (paths.attempt, now_s)
-        self._ask("note_log_size", paths, now_s)
 
     def connect(self, paths: RunPaths, name: str) -> socket:
         try:

@@ -1,12 +1,10 @@
 """Run directories, as root makes, changes and removes them for a daemon that it does not trust."""
 
 import os
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from threading import Lock
-from typing import Any, Final
+from typing import Any
 
 from jobs.contract import RunPaths
 from runner.adapters.host.giving import give_tree
@@ -17,9 +15,6 @@ from runner.adapters.privileged.interface import RunOf
 from runner.adapters.privileged.site import PrivilegedSite
 from runner.base.errors import Refused
 from runner.core.ports.users import Owner
-
-MOST_RUNS: Final = 4096
-"""Run directories that are remembered, with what was seen of their checkpoints and logs."""
 
 
 class RootRunDirectory(HostRunDirectory):
@@ -75,8 +70,7 @@ class RootRuns:
     """Satisfies ``interface.PrivilegedRuns``, and opens the run directories of ``PrivilegedRun``."""
 
     def __init__(self, site: PrivilegedSite) -> None:
-        self._site, self._lock = site, Lock()
-        self._runs: OrderedDict[RunOf, RootRunDirectory] = OrderedDict()
+        self._site = site
         all_, opener = HostRunDirectories(site.jobs), RunFileOpener(site.jobs)
         self.size, self.use, self.remove, self.sweep = all_.size, all_.use, all_.remove, all_.sweep
         self.open_below, self.open_in = opener.open_below, opener.open_in
@@ -84,11 +78,4 @@ class RootRuns:
     def run(self, key: RunOf) -> _OwnPaths:
         """Return the run directory of a key; may raise Refused."""
         owner = self._site.walls.owner(key.uid, key.gid)
-        with self._lock:
-            run = self._runs.get(key)
-            if run is None or run.owner != owner:
-                run = self._runs[key] = RootRunDirectory(self._site.jobs / key.run, owner, self._site)
-            self._runs.move_to_end(key)
-            if len(self._runs) > MOST_RUNS:
-                self._runs.popitem(last=False)
-        return _OwnPaths(run)
+        return _OwnPaths(RootRunDirectory(self._site.jobs / key.run, owner, self._site))

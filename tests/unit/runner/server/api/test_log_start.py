@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.adapters.host.log_times import LogTimes
+from runner.adapters.host.log_times import note_size
 from runner.server.api import log_start
 from runner.server.api.log_start import line_start, tail_start
 from tests.unit.runner.server.api.test_jobs import Site
@@ -62,7 +62,7 @@ def test_the_tail_and_the_time_are_those_of_the_newest_attempt(site: Site) -> No
     site.until("running")
     log = site.attempt_dir() / "log.txt"
     log.write_bytes(b"one\ntwo\n")
-    LogTimes(log.parents[1] / "1.log-times", log).note(1000.0)
+    note_size(log.parents[1] / "1.log-times", log, 1000.0)
     log.write_bytes(b"one\ntwo\nthree\nfour\n")
     answer = site.ask("GET", "/jobs/1/log?tail=1")
     assert (answer.content, answer.headers["x-runner-next-offset"]) == (b"four\n", "19")

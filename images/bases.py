@@ -9,10 +9,10 @@ layer.
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from images.bootstrap import Bootstrap, bootstrap
 from images.errors import BuildFailed, HostFault
@@ -20,6 +20,8 @@ from images.log import BuildLog
 from images.ports import Engine, Image, Step
 from images.recipe import Base
 from images.settings import LOCAL_BASE, ImageSettings
+
+T = TypeVar("T")
 
 _PACKAGES: Final = {"cc": "gcc", "cxx": "g++", "headers": "python3-dev", "venv": "python3-venv"}
 
@@ -108,24 +110,37 @@ def _existing(engine: Engine, reference: str) -> Image:
 
 
 def _probe(engine: Engine, image: str, settings: ImageSettings) -> dict[str, Any]:
-    """Return the properties of a base, cached by image id."""
-    cached = settings.cache_dir / "bases" / f"{image.removeprefix('sha256:')}.json"
+    """Return the properties of a base."""
+    return ask_python(engine, image, _PROBE, settings.cache_dir / "bases", _facts)
+
+
+def _facts(found: dict[str, Any]) -> dict[str, Any]:
+    return {fact: found[fact] for fact in ("has", "glibc", "python", "machine")}
+
+
+def ask_python(
+    engine: Engine, image: str, script: str, kept: Path, parse: Callable[[dict[str, Any]], T]
+) -> T:
+    """Return what a script tells of an image, in a container without a network; it is kept by image id.
+
+    Raises:
+        BuildFailed: the image has no Python, or that tells something else.
+    """
+    cached = kept / f"{image.removeprefix('sha256:')}.json"
     if cached.is_file():
-        found: dict[str, Any] = json.loads(cached.read_text())
-        return found
-    end = engine.step(Step(image, ("python3", "-c", _PROBE)))
+        return parse(json.loads(cached.read_text()))
+    end = engine.step(Step(image, ("python3", "-c", script)))
     if end.exit_code != 0:
-        raise BuildFailed(f"base image {image[:19]}: python3 ends with {end.exit_code}: {end.output.strip()}")
+        raise BuildFailed(f"image {image[:19]}: python3 ends with {end.exit_code}: {end.output.strip()}")
     try:
-        answer: dict[str, Any] = dict(json.loads(end.output))
-        _ = [answer[fact] for fact in ("has", "glibc", "python", "machine")]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise BuildFailed(f"base image {image[:19]}: python3 does not say what it is") from error
+        found = parse(json.loads(end.output))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BuildFailed(f"image {image[:19]}: python3 does not say what it is") from error
     cached.parent.mkdir(parents=True, exist_ok=True)
-    partial = cached.with_suffix(f".{os.getpid()}")
-    partial.write_text(end.output)
-    partial.replace(cached)
-    return answer
+    draft = cached.with_suffix(f".{os.getpid()}")
+    draft.write_text(end.output)
+    draft.replace(cached)
+    return found
 
 
 def _complete(

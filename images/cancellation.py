@@ -6,9 +6,29 @@ Whoever knows that the image is no longer wanted calls ``cancel``, from any thre
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Event, Lock
+from threading import Event, Lock, Timer
 
 from images.errors import BuildCancelled
+
+
+@contextmanager
+def deadline(seconds: float | None, expire: Callable[[], None]) -> Iterator[Event]:
+    """Call ``expire``, from another thread, if the block takes so long; yield an event that is set then."""
+    late = Event()
+
+    def end() -> None:
+        late.set()
+        expire()
+
+    timer = None if seconds is None else Timer(seconds, end)
+    if timer is not None:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield late
+    finally:
+        if timer is not None:
+            timer.cancel()
 
 
 class CancellationToken:

@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from socket import AF_UNIX, socket
-from threading import Event, Thread, Timer
+from threading import Thread
 from typing import IO, Any, Final, TypeAlias
 
 import docker
@@ -26,7 +26,7 @@ from docker.utils.config import find_config_file
 
 from images import buildx
 from images.buildkit_progress import ProgressDecoder
-from images.cancellation import CancellationToken
+from images.cancellation import CancellationToken, deadline
 from images.errors import (
     BuildFailed,
     EngineForbidden,
@@ -332,7 +332,7 @@ def _finish_step(api: docker.APIClient, container: str, step: Step, kill: Callab
         api.start(container)
     except APIError as error:
         raise _step_failure(step.argv[0], error) from error
-    with _deadline(step.seconds, kill) as late:
+    with deadline(step.seconds, kill) as late:
         said = None
         if stream is not None and step.result is not None:
             said = _take_result(step, step.result, stream, kill)
@@ -348,26 +348,6 @@ def _finish_step(api: docker.APIClient, container: str, step: Step, kill: Callab
     # Otherwise the command of this step would become the command of the image.
     made = api.commit(container, repository, tag, changes=['CMD ["sh"]'])
     return StepEnd(code, output, made["Id"])
-
-
-@contextmanager
-def _deadline(seconds: float | None, kill: Callable[[], None]) -> Iterator[Event]:
-    """Yield an event that is set when a command was killed because it took too long."""
-    late = Event()
-
-    def expire() -> None:
-        late.set()
-        kill()
-
-    timer = None if seconds is None else Timer(seconds, expire)
-    if timer is not None:
-        timer.daemon = True
-        timer.start()
-    try:
-        yield late
-    finally:
-        if timer is not None:
-            timer.cancel()
 
 
 def _take_result(

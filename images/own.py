@@ -13,12 +13,12 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from threading import Event, Timer
 from typing import IO, Final, Literal
 
 from images.addressed import AddressedImage
-from images.cancellation import CancellationToken
+from images.cancellation import CancellationToken, deadline
 from images.digest import digest_of
 from images.dockerfile import BASE, MAX_BYTES, read_dockerfile
 from images.errors import BuildCancelled, BuildFailed, EngineUnavailable
@@ -167,25 +167,16 @@ def _limited(log: BuildLog, seconds: float) -> Iterator[CancellationToken]:
     Raises:
         BuildFailed: the time is over.
     """
-    token, late = CancellationToken(), Event()
-
-    def expire() -> None:
-        late.set()
-        token.cancel("it takes too long")
-
-    timer = Timer(seconds, expire)
-    timer.daemon = True
-    timer.start()
-    try:
-        with log.token.on_cancel(token.cancel):
-            yield token
-    except (BuildFailed, BuildCancelled, EngineUnavailable) as error:
-        log.token.check()
-        if late.is_set():
-            raise BuildFailed(f"dockerfile: took longer than {seconds:g} s and was ended") from error
-        raise
-    finally:
-        timer.cancel()
+    token = CancellationToken()
+    with deadline(seconds, partial(token.cancel, "it takes too long")) as late:
+        try:
+            with log.token.on_cancel(token.cancel):
+                yield token
+        except (BuildFailed, BuildCancelled, EngineUnavailable) as error:
+            log.token.check()
+            if late.is_set():
+                raise BuildFailed(f"dockerfile: took longer than {seconds:g} s and was ended") from error
+            raise
 
 
 def tag_of(engine: Engine, image: str) -> str:

@@ -1,15 +1,13 @@
-"""Asks an image for its Python and its packages, in a container without a network; kept by image id."""
+"""Asks an image for its Python and its packages."""
 
-import json
-import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from images.errors import BuildFailed
+from images.bases import ask_python
 from images.packages.values import PREFIX, Installed, PythonFacts
-from images.ports import Engine, Step
+from images.ports import Engine
 
 SCRIPT: Final = """
 import importlib.metadata, json, os, platform, re, site, sys
@@ -46,21 +44,7 @@ def probe_image(engine: Engine, image: str, cache_dir: Path) -> PythonFacts:
     Raises:
         BuildFailed: it has no Python.
     """
-    cached = cache_dir / "packages" / "images" / f"{image.removeprefix('sha256:')}.json"
-    if cached.is_file():
-        return parse_facts(json.loads(cached.read_text()))
-    end = engine.step(Step(image, ("python3", "-c", SCRIPT)))
-    if end.exit_code != 0:
-        raise BuildFailed(f"image {image[:19]}: python3 ends with {end.exit_code}: {end.output.strip()}")
-    try:
-        found = parse_facts(json.loads(end.output))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise BuildFailed(f"image {image[:19]}: python3 does not say what it is") from error
-    cached.parent.mkdir(parents=True, exist_ok=True)
-    partial = cached.with_suffix(f".{os.getpid()}")
-    partial.write_text(end.output)
-    partial.replace(cached)
-    return found
+    return ask_python(engine, image, SCRIPT, cache_dir / "packages" / "images", parse_facts)
 
 
 def parse_facts(found: dict[str, Any]) -> PythonFacts:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from images.cancellation import CancellationToken
+from images.cancellation import CancellationToken, deadline
 from images.errors import BuildFailed
 from images.packages.scratch import Scratch
 from images.packages.values import Account, Indexes, Limits
@@ -193,25 +192,14 @@ def run(  # noqa: PLR0913, PLR0917  (one value per part of a start)
         )
     except OSError as error:
         raise BuildFailed(f"{argv[0]}: cannot be started: {error.strerror}") from error
-    late = threading.Event()
 
     def kill() -> None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
-    def expire() -> None:
-        late.set()
-        kill()
-
-    timer = threading.Timer(limits.seconds, expire)
-    timer.daemon = True
-    with process, token.on_cancel(kill):
-        timer.start()
-        try:
-            output = _read(process, tell)
-            process.wait()
-        finally:
-            timer.cancel()
+    with process, token.on_cancel(kill), deadline(limits.seconds, kill) as late:
+        output = _read(process, tell)
+        process.wait()
     token.check()
     if late.is_set():
         raise BuildFailed(f"took longer than {limits.seconds:g} s and was ended")

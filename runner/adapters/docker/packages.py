@@ -35,6 +35,7 @@ class DockerPackages:
         self._images = images
         self._run_as = run_as
         self._tokens = PackageTokens()
+        self.leave, self.close = self._tokens.cancel, self._tokens.close
 
     def resolve(self, request: PackageRequest, who: User, log: Path, job_id: str) -> str:
         with self._tokens.token(job_id) as token, translated(), as_build_log(log, token) as lines:
@@ -87,9 +88,3 @@ class DockerPackages:
     def environment(self, lock: str) -> Path | None:
         del lock  # the packages are in the image
         return None
-
-    def leave(self, job_id: str) -> None:
-        self._tokens.cancel(job_id)
-
-    def close(self) -> None:
-        self._tokens.close()

@@ -80,7 +80,9 @@ class RemotePackages:
     """Satisfies ``runner.core.ports.packages.Packages``."""
 
     def __init__(self, helper: PrivilegedClient) -> None:
-        self._asked = helper.packages
+        asked = self._asked = helper.packages
+        self.environment, self.evict = asked.environment, asked.evict
+        self.leave, self.close = asked.leave, asked.close
 
     def resolve(self, request: PackageRequest, who: User, log: Path, job_id: str) -> str:  # noqa: ARG002  it is job_id's
         return self._asked.resolve(request, who.uid, who.gid, job_id)
@@ -91,18 +93,6 @@ class RemotePackages:
     def build(self, request: DockerfileRequest, context: BinaryIO, log: Path, job_id: str) -> str:  # noqa: ARG002  the same
         context.flush()
         return self._asked.build(request, context.fileno(), job_id)
-
-    def environment(self, lock: str) -> Path | None:
-        return self._asked.environment(lock)
-
-    def evict(self, needed: frozenset[str]) -> None:
-        self._asked.evict(needed)
-
-    def leave(self, job_id: str) -> None:
-        self._asked.leave(job_id)
-
-    def close(self) -> None:
-        self._asked.close()
 
 
 class RemoteRunDirectory(HostRunDirectory):

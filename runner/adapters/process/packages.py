@@ -21,6 +21,7 @@ class HostPackages:
         self._resolver = resolver
         self._run_as = run_as
         self._tokens = PackageTokens()
+        self.leave, self.close = self._tokens.cancel, self._tokens.close
 
     def resolve(self, request: PackageRequest, who: User, log: Path, job_id: str) -> str:
         del log
@@ -50,9 +51,3 @@ class HostPackages:
 
     def evict(self, needed: frozenset[str]) -> None:
         """Keep all environments: nothing tells which of them a process still uses."""
-
-    def leave(self, job_id: str) -> None:
-        self._tokens.cancel(job_id)
-
-    def close(self) -> None:
-        self._tokens.close()

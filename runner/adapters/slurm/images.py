@@ -3,15 +3,12 @@
 An image is unpacked once, by the daemon, from the engine of its own machine.  Nodes show it read-only.
 """
 
-import fcntl
 import json
-import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from images.file_lock import locked
 from runner.adapters.docker.export import export_image
 from runner.adapters.slurm.oci import MOUNT_POINTS
 from runner.core.ports.executor import LaunchRefused
@@ -42,7 +39,7 @@ class UnpackedImages:
         """
         place = self.directory / image.removeprefix("sha256:")[:16]
         if not (place / "environment.json").exists():
-            with _locked(self.directory):
+            with locked(self.directory, "unpack", lambda: None):  # of several launches, one unpacks
                 if not (place / "environment.json").exists():
                     self._unpack(image, place)
         variables = json.loads((place / "environment.json").read_text())
@@ -69,15 +66,3 @@ def _make_mount_point(rootfs: Path, name: str) -> None:
             fact = f"/{place.relative_to(rootfs)} is a link or a file, where a directory must be"
             raise LaunchRefused(f"the image cannot be used on nodes: {fact}")
         place.mkdir(mode=0o755, exist_ok=True)
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Hold the lock of the directory: of several launches, one unpacks."""
-    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-    descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

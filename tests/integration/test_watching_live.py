@@ -234,7 +234,11 @@ def test_a_device_that_needs_a_reset_holds_its_job_for_a_person(devices: tuple[S
     lost = daemon.root / "lost"
     job_id = on_a_device(daemon, "needs-a-reset", lost)
     said.write_text("gpu GPU-1 1000 L4\ngpu GPU-2 1000 L4\nis GPU-1 recovery=1\n")
-    until(lambda: "devices.unfit" in daemon.daemon_log(), "the device is not allocated", more=daemon.log_tail)
+    until(
+        lambda: "devices.quarantined" in daemon.daemon_log(),
+        "the device is not allocated",
+        more=daemon.log_tail,
+    )
     lost.touch()
     daemon.reaches(job_id, "held")
     [end] = [kept for kept in records(daemon, job_id) if kept["moment"] == "exit"]

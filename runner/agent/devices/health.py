@@ -5,7 +5,7 @@ vendor has a thread of its own, and readers use what it has stored.  A reading t
 unknown, and what is unknown neither ends a job nor withholds a device.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -134,8 +134,9 @@ class DeviceHealthMonitor:
         if vendor == "nvidia":
             self._xids = self.kernel_xids()
         began = self.clock.monotonic()  # what happens during a reading may be missing from it
-        found, before = self.probes[vendor].read(self._by_vendor[vendor]), self.unfit()
-        if vendor in self.counts and any(each.lost and uuid not in before for uuid, each in found.items()):
+        found = self.probes[vendor].read(self._by_vendor[vendor])
+        known = {uuid for uuid, each in self.last().items() if each.health.lost}
+        if vendor in self.counts and any(each.lost and uuid not in known for uuid, each in found.items()):
             self._enumerate(vendor)  # first, because a MIG instance that was destroyed is not lost
         for device in self._by_vendor[vendor]:
             health = found.get(device.uuid)
@@ -143,9 +144,6 @@ class DeviceHealthMonitor:
                 self._histories[device.uuid] = self._histories.get(device.uuid, _History()).after(
                     Sample(began, health)
                 )
-        for uuid, why in self.unfit().items():
-            if uuid not in before:
-                log.warning("devices.unfit", device=uuid, why=why)
 
     def _enumerate(self, vendor: str) -> None:
         """Enumerate the devices of a vendor, and log which have appeared and disappeared."""
@@ -179,21 +177,6 @@ class DeviceHealthMonitor:
     def last(self) -> Mapping[str, Sample]:
         """Return the last reading of each device, however old, also of devices that have disappeared."""
         return {uuid: history.samples[-1] for uuid, history in self._histories.copy().items()}
-
-    def unfit(self) -> Mapping[str, str]:
-        """Return the devices that must not be allocated, each with the reason.
-
-        Only the present state counts: the device may have been reset after an old Xid.
-        """
-        return dict(self._unfit())
-
-    def _unfit(self) -> Iterator[tuple[str, str]]:
-        for device in self.devices:
-            history = self._recent(device.uuid, 0.0)
-            if history and history.last.lost:
-                yield device.uuid, "it no longer answers"
-            elif history and history.last.recovery not in {None, "none"}:
-                yield device.uuid, f"its driver asks for {history.last.recovery}"
 
     def _recent(self, uuid: str, began: float) -> _History | None:
         """Return the readings since a time; None if the last one is too old."""

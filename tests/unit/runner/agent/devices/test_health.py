@@ -10,6 +10,7 @@ import pytest
 from runner.adapters.gpu.xid import KernelLog
 from runner.agent.devices.health import WINDOW_S, DeviceHealthMonitor, merge_devices
 from runner.core.devices.reading import Health
+from runner.core.devices.state import driver_fault
 from runner.core.policy.catalog import facts_at, validate_facts
 from runner.core.policy.facts import DecisionPoint
 from runner.core.ports.devices import Device
@@ -58,13 +59,18 @@ class Site:
         return facts
 
 
+def faults(watch: DeviceHealthMonitor) -> dict[str, str]:
+    """Return the faults that the last readings tell, by device."""
+    return {uuid: fault for uuid, each in watch.last().items() if (fault := driver_fault(each))}
+
+
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
     return Site(tmp_path / "kmsg")
 
 
 def test_before_the_first_look_nothing_is_known(site: Site) -> None:
-    assert (site.facts(), site.watch.unfit()) == ({}, {})
+    assert (site.facts(), faults(site.watch)) == ({}, {})
 
 
 def test_healthy_devices_are_known_to_be_healthy(site: Site) -> None:
@@ -115,14 +121,14 @@ def test_one_lost_device_is_enough_and_is_not_lent(site: Site) -> None:
     site.probe.healths["GPU-b"] = Health(lost=True)
     site.poll()
     assert site.facts()["device.lost"] is True
-    assert site.watch.unfit() == {"GPU-b": "it no longer answers"}
+    assert faults(site.watch) == {"GPU-b": "it no longer answers"}
 
 
 def test_a_device_that_must_be_reset_is_not_lent_either(site: Site) -> None:
     site.probe.healths["GPU-a"] = Health(lost=False, recovery="gpu_reset")
     site.poll()
     assert site.facts()["device.recovery"] == "gpu_reset"
-    assert site.watch.unfit() == {"GPU-a": "its driver asks for gpu_reset"}
+    assert faults(site.watch) == {"GPU-a": "its driver asks for gpu_reset"}
 
 
 def test_the_action_that_means_most_is_the_one_that_is_needed(site: Site) -> None:
@@ -136,7 +142,7 @@ def test_a_device_about_which_nobody_knows_is_lent_and_makes_the_facts_unknown(s
     site.probe.healths["GPU-b"] = Health()
     site.poll()
     assert not {"device.lost", "device.recovery"} & site.facts().keys()
-    assert site.watch.unfit() == {}
+    assert faults(site.watch) == {}
 
 
 def test_what_is_too_old_is_unknown(site: Site) -> None:
@@ -144,7 +150,6 @@ def test_what_is_too_old_is_unknown(site: Site) -> None:
     site.poll()
     site.clock.forward(60)
     assert "device.lost" not in site.facts()
-    assert site.watch.unfit() == {}
 
 
 def test_a_job_without_devices_has_no_facts_about_them(site: Site) -> None:
@@ -198,7 +203,7 @@ def test_a_log_that_cannot_be_read_is_not_a_log_without_xids(site: Site, tmp_pat
 
 def _eventually(site: Site) -> bool:
     pause = Flag()
-    return any(site.watch.unfit() or pause.wait(0.01) for _ in range(100 * patience()))
+    return any(faults(site.watch) or pause.wait(0.01) for _ in range(100 * patience()))
 
 
 def test_a_mistake_of_a_probe_costs_its_look_and_not_the_next(site: Site) -> None:
@@ -208,7 +213,7 @@ def test_a_mistake_of_a_probe_costs_its_look_and_not_the_next(site: Site) -> Non
     site.watch.start()
     while site.probe.looks < 2:
         Flag().wait(0.01)
-    assert site.watch.unfit() == {}
+    assert faults(site.watch) == {}
     site.probe.mistake = None
     assert _eventually(site)
     site.watch.stop()
@@ -219,7 +224,7 @@ def test_a_driver_that_never_answers_holds_nobody_else_up(site: Site) -> None:
     site.watch.start()
     while not site.probe.looks:
         Flag().wait(0.01)
-    assert (site.facts(), site.watch.unfit()) == ({}, {})
+    assert (site.facts(), faults(site.watch)) == ({}, {})
     site.watch.stop()
     site.probe.hangs.set()
 
@@ -272,14 +277,6 @@ def test_events_that_are_heard_no_more_are_unknown(site: Site, tmp_path: Path) -
     assert "device.xid" not in site.watch.facts(("GPU-a",), since)
 
 
-def test_an_operator_is_told_once_about_a_device_that_is_not_lent(
-    site: Site, capsys: pytest.CaptureFixture[str]
-) -> None:
-    site.probe.healths["GPU-b"] = Health(lost=True)
-    site.poll(3)
-    assert capsys.readouterr().out.count("devices.unfit") == 1
-
-
 # --- what comes and what goes
 
 
@@ -323,7 +320,7 @@ def test_a_device_that_is_not_counted_any_more_is_missed_and_not_forgotten(site:
     site.probe.healths["GPU-b"] = Health(lost=True)
     watch.poll("nvidia")
     assert (watch.devices, probe.counts) == (DEVICES, 2)
-    assert watch.unfit() == {"GPU-b": "it no longer answers"}
+    assert faults(watch) == {"GPU-b": "it no longer answers"}
     watch.poll("nvidia")
     assert probe.counts == 2  # not again for the same one
 
@@ -344,12 +341,12 @@ def test_a_gpu_that_was_divided_gives_way_to_its_slices_and_back_without_being_l
     watch = counting(site, probe)
     probe.found, site.probe.healths["GPU-b"] = (DEVICES[0], *SLICES), Health(lost=True)
     watch.poll("nvidia")
-    assert ([device.uuid for device in watch.devices], watch.unfit()) == (["GPU-a", "MIG-0", "MIG-1"], {})
+    assert ([device.uuid for device in watch.devices], faults(watch)) == (["GPU-a", "MIG-0", "MIG-1"], {})
     site.probe.healths |= {each.uuid: Health(lost=True) for each in SLICES}
     site.probe.healths["GPU-b"] = OTHER
     probe.found = DEVICES
     watch.poll("nvidia")
-    assert (watch.devices, watch.unfit()) == (DEVICES, {})
+    assert (watch.devices, faults(watch)) == (DEVICES, {})
 
 
 def test_slices_whose_gpu_has_gone_too_are_missed(site: Site) -> None:

@@ -204,13 +204,16 @@ def test_one_that_is_not_clean_in_time_is_quarantined_and_stays_so_over_restarts
     assert site.states()["GPU-0"] == "free"
 
 
-def test_a_lost_device_is_quarantined_until_a_person_says_otherwise(site: Site) -> None:
+def test_a_lost_device_is_quarantined_until_a_person_says_otherwise(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
     site.look()
     site.use("GPU-ab", lost=True)
     site.look()
     site.watch.healths.clear()
     site.look()
     assert site.inventory.unfit() == {"GPU-ab": "it no longer answers"}
+    assert capsys.readouterr().out.count("devices.quarantined") == 1
     site.inventory.resume("GPU-ab", "ann")
     assert site.inventory.unfit() == {}
 

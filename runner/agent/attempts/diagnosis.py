@@ -8,7 +8,7 @@ what stands directly above it in the form of a message of an error; a word in a 
 import re
 import signal
 from collections.abc import Iterator
-from itertools import chain, islice, pairwise, takewhile
+from itertools import chain, dropwhile, islice, pairwise, takewhile
 from typing import Final, NamedTuple
 
 from runner.core.job.exit_cause import BY_SIGNAL
@@ -41,6 +41,7 @@ class Diagnosis(NamedTuple):
 
     cause: ExitCause
     hint: str
+    line: str = ""  # of a log without an exception, the line that tells the cause
 
 
 class _Sign(NamedTuple):
@@ -60,32 +61,41 @@ _SIGNS: Final = (
         rb"|DataLoader worker \(pid[^)\n]{0,80}\) is killed by signal: Bus error"
         rb"|unable to (?:write to|open)[^\n]{0,40} </torch_[^\n]{0,200}No space left on device"
         rb"|No space left on device[^\n]{0,200}/dev/shm|/dev/shm[^\n]{0,200}No space left on device"
-        rb"|failed to extend /dev/shm/|Error while creating shared memory segment",
+        rb"|failed to extend /dev/shm/|Error while creating shared memory segment|exceeds /dev/shm size",
         "shared memory (/dev/shm) is full",
+    ),
+    _sign(
+        ExitCause.DISK_FULL,
+        rb"\[Errno 28\](?! inotify)|[Nn]o space left on device|os error (?:28|122)\b|\[Errno 122\]"
+        rb"|Disk quota exceeded|PytorchStreamWriter failed writing|inline_container[^\n]{0,200}unexpected pos"
+        rb"|database or disk is full"
+        rb"|\bENOSPC\b|\bEDQUOT\b|\[Errno 27\]|File too large|\d requested and \d+ written"
+        rb"|[Nn]ot enough (?:free )?disk space|clear: iostream error",
+        "a disk or a quota is full",
     ),
     _sign(
         ExitCause.HOST_OOM,
         rb"(?:java\.lang|ray\.exceptions)\.OutOfMemoryError|due to the node running low on memory"
+        rb"|JavaScript heap out of memory|duckdb\.OutOfMemoryException|\(-4:Insufficient memory\)"
         rb"|^ERROR: OutOfMemoryError\(\)",
         "no memory is left for a process; raise resources.memory",
     ),
     _sign(
         ExitCause.DEVICE_OUT_OF_MEMORY,
-        rb"OutOfMemoryError|(?:CUDA|HIP|MPS backend|XPU) out of memory"
-        rb"|(?:CUDA|HIP) (?i:error)\W{1,4}out of memory"
+        rb"OutOfMemoryError|(?i:\b(?:CUDA|cudaMalloc|HIP|MPS|XPU)\b[^\n]{0,200}\bout of memory)"
         rb"|No executable batch size found|HSA_STATUS_ERROR_OUT_OF_RESOURCES"
-        rb"|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|(?:CUDA_ERROR|hipError)_?Out_?Of_?Memory"
+        rb"|_STATUS_ALLOC(?:ATION)?_FAILED|(?:CUDA_ERROR|hipError)_?Out_?Of_?Memory|BFCArena::AllocateRaw"
         rb"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|cuda runtime error \(2\)|cudaMalloc failed"
         rb"|RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|Failed to allocate request for"
         rb"|Memory allocation error on worker|CUFFT_ALLOC_FAILED|than the available KV cache memory"
         rb"|^ValueError: Free memory on device|enough GPU RAM|Out of GPU memory|Dst tensor is not initialized"
-        rb"|OOM when allocating tensor|ResourceExhaustedError"
-        rb"|Cuda failure[^\n]{0,200}out of memory|No available memory for the cache blocks",
+        rb"|MemorySpace named \"(?:Cuda|HIP)|Failed to allocate \d+ bytes on device 'cuda"
+        rb"|OOM when allocating tensor|ResourceExhaustedError|No available memory for the cache blocks",
         "device out of memory",
     ),
     _sign(
         ExitCause.HOST_OOM,
-        rb"^MemoryError|ArrayMemoryError|DefaultCPUAllocator|\[Errno 12\]|Cannot allocate memory"
+        rb"^MemoryError|ArrayMemoryError|DefaultCPUAllocator|\[Errno 12\]|[Cc]annot allocate memory"
         rb"|oom_kill event|: Out Of Memory$|std::bad_alloc|[Mm]emory allocation of \d+ bytes failed"
         rb"|[mc]alloc of (?:size )?\d+ failed|cannot allocate vector of size"
         rb"|C error: out of memory|out of memory allocating \d|Killed signal terminated program"
@@ -94,19 +104,11 @@ _SIGNS: Final = (
         "no memory is left for a process; raise resources.memory",
     ),
     _sign(
-        ExitCause.DISK_FULL,
-        rb"\[Errno 28\](?! inotify)|No space left on device|os error (?:28|122)\b|\[Errno 122\]"
-        rb"|Disk quota exceeded|PytorchStreamWriter failed writing|inline_container[^\n]{0,200}unexpected pos"
-        rb"|database or disk is full"
-        rb"|\bENOSPC\b|\bEDQUOT\b|\[Errno 27\]|File too large|\d requested and \d+ written"
-        rb"|[Nn]ot enough (?:free )?disk space|clear: iostream error",
-        "a disk or a quota is full",
-    ),
-    _sign(
         ExitCause.DEVICE_ERROR,
-        rb"(?i)uncorrectable (?:nvlink|ecc)|ecc uncorrectable|double.bit ecc|\bXid\b|fallen off the bus"
+        rb"(?i)uncorrectable (?:nvlink|ecc)|ecc.uncorrectable|double.bit ecc|\bXid\b|fallen off the bus"
         rb"|GPU is lost|GPU_IS_LOST|hardware stack error|cudaErrorECCUncorrectable"
-        rb"|cudaErrorHardwareStackError"
+        rb"|cudaErrorHardwareStackError|or a hardware error|HW Exception by GPU"
+        rb"|determine the device handle for GPU[^\n]{0,40} Unknown Error"
         rb"|CUDA error: unknown error",
         "a device has failed; the operator can drain it",
     ),
@@ -119,7 +121,8 @@ _SIGNS: Final = (
         rb"|the provided PTX was compiled"
         rb"|support bf16|only supports? (?:Ampere|Hopper)|with compute capability"
         rb"|_STATUS_\w*(?:ARCH|VERSION)_MISMATCH|LIBRARY_LOADING_FAILED|cuDNN version incompatibility"
-        rb"|TensileLibrary",
+        rb"|TensileLibrary|NoBinaryForGpu|kernel image is invalid|invalid value for --gpu-architecture"
+        rb"|cuDNN version too old|Device API cuda is not enabled",
         "the packages of the job do not fit this driver or this device",
     ),
     _sign(
@@ -134,13 +137,14 @@ _SIGNS: Final = (
         rb"|unspecified launch failure|CUDA_ERROR_ILLEGAL_ADDRESS|CUDA_ERROR_LAUNCH_FAILED"
         rb"|CU(?:BLAS|DNN|SOLVER|SPARSE)_STATUS_(?:EXECUTION_FAILED|MAPPING_ERROR|NOT_SUPPORTED)"
         rb"|CUBLAS_STATUS_INTERNAL_ERROR|miopenStatus(?:Unknown|Internal)Error"
-        rb"|the launch timed out",
+        rb"|the launch timed out|too many resources requested for launch",
         "a kernel has failed; env CUDA_LAUNCH_BLOCKING=1 before the command shows which",
     ),
     _sign(
         ExitCause.PORT_IN_USE,
         rb"EADDRINUSE|[Aa]ddress already in use|\[Errno 98\]|Failed to bind to address"
-        rb"|server socket has failed to (?:bind|listen)|could not bind to port|Cannot find empty port",
+        rb"|server socket has failed to (?:bind|listen)|could not bind to port|Cannot find empty port"
+        rb"|[Pp]ort \d+ is (?:already )?in use|no available port",
         "a port is in use; let the program choose a free one (port 0)",
     ),
     _sign(
@@ -148,7 +152,8 @@ _SIGNS: Final = (
         rb"ncclSystemError|ncclRemoteError|ncclInternalError|ncclUnhandledCudaError|ncclInvalidUsage"
         rb"|NCCL communicator|ncclUniqueId|lost communication with|collective operation timeout"
         rb"|Dist(?:Backend|Store|Network)Error"
-        rb"|NCCL error|HorovodInternalError|seconds waiting for clients|[Ww]ait timeout after"
+        rb"|NCCL [Ee]rror|initializing process group|HorovodInternalError|seconds waiting for clients"
+        rb"|due to collective timeout|[Ww]ait timeout after"
         rb"|\bSocket Timeout|gloo/transport"
         rb"|Rendezvous(?:Timeout|Connection|Closed)\w*|monitoredBarrier|TCPStore|Barrier timed out"
         rb"|JAX distributed service|stopped sending heartbeats|watchdog hang",
@@ -157,16 +162,19 @@ _SIGNS: Final = (
     _sign(
         ExitCause.DEVICE_UNAVAILABLE,
         rb"CUBLAS_STATUS_NOT_INITIALIZED|CUDNN_STATUS_NOT_INITIALIZED|CUDNN_STATUS_INTERNAL_ERROR"
-        rb"|No CUDA GPUs are available|no CUDA-capable device|Found no NVIDIA driver|invalid device ordinal"
+        rb"|No CUDA GPUs are available|no (?:CUDA|ROCm)-capable device|Found no NVIDIA driver"
+        rb"|invalid device ordinal"
         rb"|busy or unavailable|CUDA driver initialization failed|CUDA initialization"
         rb"|cudaErrorDevicesUnavailable"
         rb"|initialization error|No HIP GPUs are available|Error 802: system not yet initialized"
-        rb"|deserialize object on a CUDA device|no platforms that are instances of"
+        rb"|deserialize object on (?:a )?CUDA device|no platforms that are instances of"
         rb"|accelerator is not available|[Bb]ut your machine only has|No GPU found"
         rb"|No visible GPU (?:devices|is found)|No supported gpu backend|NVMLError_(?:Driver|Library)Not"
         rb"|error from cudaGetDeviceCount|CUDA driver not functional|cuDNN failed to initialize"
         rb"|no supported devices found for platform|No OpenCL device found"
-        rb"|MPS client failed to connect|system not yet initialized|communicate with the NVIDIA driver",
+        rb"|libcuda\.so|CUDA unknown error|no GPUs found|Cannot assign a device|can only be used on CUDA"
+        rb"|Failed to initialize NVML"
+        rb"|MPS client failed|system not yet initialized|communicate with the NVIDIA driver",
         "the program has no usable device; see resources.gpus and runner gpus",
     ),
     _sign(
@@ -196,8 +204,10 @@ _SIGNS: Final = (
         rb"|\b40[13] Client Error|\b401 Unauthorized|\b403 Forbidden|HTTP Error 40[13]|[Gg]ated ?[Rr]epo"
         rb"|RepositoryNotFoundError|Repository Not Found|is not a valid model identifier"
         rb"|Invalid (?:credentials|user token)|[Aa][Pp][Ii][_ -]?[Kk]ey (?:not|is|must)|No API key"
-        rb"|AuthenticationError|Token is required|AccessDenied|NoCredentialsError|InvalidAccessKeyId"
-        rb"|[Pp]lease log ?in|cannot be (?:found or )?accessed|error:? 40[13]\b"
+        rb"|AuthenticationError|Token is required|AccessDenied(?!Exception: /)|NoCredentialsError"
+        rb"|InvalidAccessKeyId"
+        rb"|[Pp]lease log ?in|cannot be (?:found or )?accessed|(?i:error)(?: code)?:? 40[13]\b"
+        rb"|Could not find kaggle\.json|ServiceException: 40[13]|Cannot retrieve the public link"
         rb"|occurred \((?:40[13]|Forbidden)\)",
         "a service refuses access; give the job a token (secrets)",
     ),
@@ -206,7 +216,9 @@ _SIGNS: Final = (
         rb"[Nn]ame resolution|Name or service not known|No address associated|Failed to resolve|getaddrinfo"
         rb"|[Cc]ould not resolve host|unable to resolve host|from versions: none\)"
         rb"|Connection (?:refused|reset|aborted|timed out|error)|ConnectionError"
-        rb"|Connection(?:Refused|Reset|Aborted)Error|NewConnectionError|MaxRetryError|URLError"
+        rb"|CONNECTION FAILED|Connection(?:Refused|Reset|Aborted|Lost|Closed)|NewConnectionError"
+        rb"|MaxRetryError"
+        rb"|URLError|\bdial (?:tcp|udp)\b|\bE(?:AI_AGAIN|NOTFOUND|CONN\w{5,7}|TIMEDOUT|(?:HOST|NET)UNREACH)\b"
         rb"|Network is unreachable|No route to host|Connect(?:ion)?Timeout|ReadTimeout|Read timed out"
         rb"|RemoteDisconnected|RemoteProtocolError|LocalEntryNotFound|couldn't connect to|[Oo]ffline ?[Mm]ode"
         rb"|\[Errno (?:101|104|110|111|113|-2|-3|-5)\]|IncompleteRead|ChunkedEncodingError"
@@ -229,7 +241,8 @@ _SIGNS: Final = (
     ),
     _sign(
         ExitCause.NOT_PERMITTED,
-        rb"\[Errno 13\]|\[Errno 30\]|\[Errno 1\]|Read-only file system|^PermissionError|[Pp]ermission denied"
+        rb"\b(?:EACCES|EROFS)\b|AccessDeniedException|\[Errno 13\]|\[Errno 30\]|\[Errno 1\]"
+        rb"|Read-only file system|^PermissionError|[Pp]ermission denied"
         rb"|Operation not permitted"
         rb"|attempt to write a readonly database",
         "a path may not be read or written; mounts are read-only unless :rw is added",
@@ -237,7 +250,8 @@ _SIGNS: Final = (
     _sign(
         ExitCause.CHECKPOINT_MISFIT,
         rb"in loading state_dict|size mismatch for |Missing key\(s\) in|Unexpected key\(s\) in"
-        rb"|loaded state dict|objects could not be loaded\. Example|metadata tree structures do not match"
+        rb"|Missing key in checkpoint|loaded state dict|objects could not be loaded\. Example"
+        rb"|metadata tree structures do not match"
         rb"|doesn't match the size of optimizer's group|Incompatible keys",
         "the checkpoint is of another model",
     ),
@@ -266,10 +280,17 @@ _SIGNS: Final = (
         "loss or gradient is not finite",
     ),
     _sign(
+        ExitCause.ILLEGAL_INSTRUCTION,
+        rb"compiled to use \w+ instructions|Missing required CPU features",
+        "the processor lacks an instruction that a package needs",
+    ),
+    _sign(
         ExitCause.USAGE_ERROR,
         rb"^(?:FATAL )?Flags parsing error|^Could not override '|^Cannot find primary config '"
-        rb"|See https://hydra\.cc/docs|(?:^|\n)Usage:\s*\n\s|(?:^|\n)Try '[^\n]{0,200}--help'"
-        rb"|^getopt\.GetoptError|^(?:\w+\.)*(?:MissingMandatoryValue|UnrecognizedFlagError|UsageError|NoSuchOption|BadParameter)\b"
+        rb"|See https://hydra\.cc/docs|(?:^|\n)Available options in '|(?:^|\n)Usage:\s*\n\s"
+        rb"|(?:^|\n)Try ['\"`][^\n]{0,200}--help['\"]"
+        rb"|^getopt\.GetoptError"
+        rb"|^(?:\w+\.)*(?:MissingMandatoryValue|UnrecognizedFlagError|UsageError|NoSuchOption|BadParameter)\b"
         rb"|not used by the HfArgumentParser|^ValueError: Unknown config key"
         rb"|^\xe2\x95\xad\xe2\x94\x80 (?:Unrecognized|Required|Missing|Invalid|Parsing|Error)",
         "the program refuses its arguments",
@@ -279,7 +300,7 @@ _SIGNS: Final = (
 
 _OF_LOGIC: Final = frozenset(
     (
-        *("ArithmeticError", "AttributeError", "FileExistsError", "FileNotFoundError", "ImportError"),
+        *("ArithmeticError", "AttributeError", "FileExistsError", "ImportError"),
         *("IndentationError", "IndexError", "IsADirectoryError", "JSONDecodeError", "KeyError"),
         *("ModuleNotFoundError", "NameError", "NotADirectoryError", "NotImplementedError"),
         *("RecursionError", "StopIteration", "SyntaxError", "TabError", "TypeError", "UnboundLocalError"),
@@ -292,9 +313,11 @@ _TOLD_BY: Final = {
     "ValueError": frozenset(
         (
             *(ExitCause.ACCESS_DENIED, ExitCause.CHECKPOINT_MISFIT, ExitCause.DEVICE_OUT_OF_MEMORY),
-            *(ExitCause.DEVICE_UNSUPPORTED, ExitCause.NON_FINITE, ExitCause.USAGE_ERROR),
+            *(ExitCause.DEVICE_UNAVAILABLE, ExitCause.DEVICE_UNSUPPORTED, ExitCause.DISK_FULL),
+            *(ExitCause.NON_FINITE, ExitCause.SHARED_MEMORY, ExitCause.USAGE_ERROR),
         )
     ),
+    "FileNotFoundError": frozenset((ExitCause.NETWORK,)),
     "LookupError": frozenset((ExitCause.NETWORK,)),
     "AssertionError": frozenset(
         (ExitCause.DEVICE_UNAVAILABLE, ExitCause.DEVICE_UNSUPPORTED, ExitCause.NON_FINITE)
@@ -303,7 +326,8 @@ _TOLD_BY: Final = {
 """Exceptions that libraries raise for these causes alone; otherwise their text is the program's own."""
 
 _CHILD: Final = re.compile(
-    rb"(?:killed by signal: |[Ss]ignal [0-9]+ \(|: tasks? [0-9,-]+: |died with <Signals\.|with signal "
+    rb"(?:killed by signal: |got signal: |[Ss]ignal [0-9]+ \(|: tasks? [0-9,-]+: |died with <Signals\."
+    rb"|with signal "
     rb"|workers are \{|exits? with return ?code = -|exitcode *: -| EXIT STRING: |: line [0-9]+: +[0-9]+ "
     rb"|\*\*\* \[[^]\n]{1,200}\] (?:Error (?=1[2-5][0-9]\b)|(?=[A-Z]))"
     rb"|(?m:^)(?=[A-Z][a-z ]+(?: \(core dumped\))?(?m:$)))(\w+(?: \w+)*)"
@@ -341,20 +365,42 @@ _NO_SCRIPT: Final = re.compile(
     re.MULTILINE,
 )
 _USAGE: Final = re.compile(
-    rb"(?im)^usage: |^(?:\S+: )?error: (?:no such|missing|invalid|got unexpected)|^try '[^\n]{0,200}--help'"
+    rb"(?im)^usage(?: of [^\n]{1,200})?:(?:\s|$)|^(?:\S+: )?error: (?:no such|missing|invalid|got unexpected)"
+    rb"|^try '[^\n]{0,200}--help'"
     rb"|Error \xe2\x94\x80|^ERROR: (?:Could not consume|The function received no value|Cannot find key)"
+)
+_UNKNOWN: Final = re.compile(
+    r"(?i)unknown|unrecogni[sz]ed|illegal|invalid|not defined|missing|could not|cannot|required|unexpected"
+    r"|no such"
 )
 _USAGE_CODE: Final = 2
 
+_OF_KERNELS: Final = frozenset(
+    (
+        ExitCause.DEVICE_FAULT,
+        ExitCause.DEVICE_UNAVAILABLE,
+        ExitCause.DEVICE_OUT_OF_MEMORY,
+        ExitCause.RANK_LOST,
+    )
+)
+"""Causes that other calls tell once an assertion in a kernel has failed."""
+
 _RECORD: Final = re.compile(
-    rb"wandb: (?!ERROR)|\[?[0-9]{4}-[0-9]{2}-[0-9]{2}[ T,](?!\S+ ERROR 40)|\[?[0-9]{2}:[0-9]{2}:[0-9]{2}\b"
-    rb"|\[?(?i:info|warn|warning|debug|trace)\b|\[?[IW][0-9]{4}\b|\[W[^]]*\]"
+    rb"wandb: (?!ERROR)|\[?[0-9]{4}-[0-9]{2}-[0-9]{2}[ T,](?!\S+ (?:ERROR 40|F ))"
+    rb"|\[?[0-9]{2}:[0-9]{2}:[0-9]{2}\b"
+    rb"| *[0-9]{1,3}%\||srun: error: [^\n]{1,200}: Exited with exit code"
+    rb"|make(?:\[[0-9]+\])?: (?:\*\*\* .* Error [0-9]{1,2}$|Leaving)"
+    rb"|error Command failed with exit code [0-9]{1,2}\b|ERROR conda\.cli|(?:real|user|sys)\t"
+    rb"|\[?(?i:info|warn|warning|debug|trace)\b|\[?[IW][0-9]{4}\b|\[W[^]]*\]|\[[^]\n]{1,40}\] \[[DIW]\]"
 )
 """The beginning of a line of a log, which is no part of a message of an error."""
 
 _COMPLAINS: Final = re.compile(
-    rb"\s*$|[ \t]|[-=*#]{3}|[\w./+~@-]{1,60}(?:\[[0-9]+\]|\([0-9]+\))?: |(?i:\[?(?:fatal|error|critical)\b)"
-    rb"|\[?[EF][0-9]{4}\b|\[[\w ]{1,40}\]:?(?: ?\[?E| (?i:fatal|error))|terminate called|Exception in thread"
+    rb"\s*$|[ \t]|[-=*#]{3}|[\w./+~@-]{1,60}(?:\[[0-9]+\]|\([0-9]*\))?: |(?i:\[?(?:fatal|error|critical)\b)"
+    rb"|\[?[EF][0-9]{4}\b|\[[\w /:.#@-]{1,40}\]:?(?: ?\[?E(?:[0-9]{4})?\b| (?i:fatal|error))|terminate called"
+    rb"|[0-9-]{10}[ T]\S+ F |[\w./-]{1,60} (?:error|ERR!)|[\w./*()]{1,200}\([^\n]*\)$|runtime stack:"
+    rb"|Exception in thread|\}$|Node\.js v[0-9]|batch request: |In |Error in |Calls: |Available options in '"
+    rb"|Loss is "
     rb"|CUDA kernel errors might|For debugging consider|Compile with `TORCH|Exception raised from "
     rb"|Set the environment variable"
     rb"|Stacktrace:|memory allocation of |[0-9]+\+[0-9]+ records|Traceback |thread '"
@@ -363,6 +409,7 @@ _COMPLAINS: Final = re.compile(
     rb"|Memory access fault|\"/|YOUR APPLICATION|This typically refers|/job:|The tasks have crashed"
     rb"|(?:Effective GPU m|M)emory (?:pool )?usage: |See https://|To append to your|Key '|Config search path"
     rb"|Pass --help|Usage:|\xe2[\x94\x95]"
+    rb"|\[notice\]|(?i:note|hint|tip)\b|(?:An )?HTTP error|(?:and )?retry |You can |Elapsed: "
 )
 """The beginning of a line by which a program says why it ends."""
 
@@ -378,20 +425,49 @@ _WENT_ON: Final = re.compile(
 )
 """The beginning of a line of a program that has caught an exception and goes on."""
 
+_LOGS_AN_ERROR: Final = re.compile(rb"\[?[0-9]{2,4}[:/-][^\n]{0,80}?\b(?:ERROR|CRITICAL|FATAL)\b")
+"""The beginning of a line of a log that has a time and tells an error."""
+
+_RECORDS_WORK: Final = re.compile(
+    rb"(?i)\b(?:(?:step|epoch|iter|batch|retry|resum|continu|skipp)\w*|using)\b"
+)
+"""A word of a line of a log by which a program tells that it goes on."""
+
+_NOT_FINITE: Final = re.compile(rb"(?i)\b(?:nan|inf\w*|non-?finite|not finite)\b")
 _STOPS: Final = re.compile(rb"(?i)stop|abort|exit|quit|halt|terminat|diverg")
 
 _TRACEBACK: Final = b"Traceback (most recent call last)"
 _IGNORED: Final = re.compile(
-    rb"^Exception ignored (?!in atexit)[^\n]*\n(?:Traceback [^\n]*\n)?(?:[ \t][^\n]*\n)*[^\n]*\n?",
+    rb"^Exception ignored (?!in atexit)[^\n]*\n(?:Traceback [^\n]*\n)?(?:[ \t][^\n]*\n)*[^\n]*\n?"
+    rb"|^(?:\S+:[0-9]+: \w*Warning: |Command exited with non-zero status )[^\n]*\n(?:[ \t][^\n]*\n?)*",
     re.MULTILINE,
 )
-"""An exception that has ended nothing: Python tells it when an object is cleared away."""
+"""What has ended nothing: an exception when an object is cleared away, a warning, the words of ``time``."""
+
+_KERNEL_ASSERTION: Final = re.compile(rb"(?:thread: \[[0-9,]+\]|Device-side) [Aa]ssertion `")
+"""Words of a kernel, which cannot raise the exception that follows."""
+
+_SHARED: Final = re.compile(
+    rb"_multiprocessing\.SemLock\(|_posixshmem\.|multiprocessing/(?:heap|shared_memory)\.py"
+)
+"""Places in a traceback at which what is full is /dev/shm."""
+
+_PIPE: Final = re.compile(rb"multiprocessing/connection\.py")
+"""A place in a traceback at which the connection is one to a process of the program."""
 
 _RULE: Final = b"-" * 40
 """Above and below a message of MPI."""
 
-_RANK: Final = re.compile(rb"^\[rank[0-9]{1,6}\]: ?", re.MULTILINE)
-"""What torch writes before each line of a traceback, once the processes of a training are connected."""
+_PREFIX: Final = re.compile(
+    rb"^(?:\[[a-z]{1,20}[0-9]{1,6}\]: ?|\[[0-9]+,[0-9]+\]<std\w{3}>: ?|\([\w.]{1,80} pid=[^)\n]{1,80}\) "
+    rb"|[\w.-]{1,80}-[0-9]+ +\| | *[0-9]{1,6}: )",
+    re.MULTILINE,
+)
+"""What torch, torchrun, MPI, Ray, Compose and srun write before each line of a process."""
+
+_PREFIXED: Final = re.compile(rb"^([^\n]{1,80}?)Traceback \(most recent call last\)[^\n]*\n", re.MULTILINE)
+
+_COLOUR: Final = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 
 _RICH_END: Final = "╰".encode()
 """The beginning of the line above the exception where Rich draws a traceback."""
@@ -407,7 +483,7 @@ _CHAINED: Final = (
     b"During handling of the above exception, another exception occurred:",
 )
 _RAISED: Final = re.compile(
-    rb"(?:[A-Za-z_][A-Za-z0-9_]{0,99}\.){0,20}([A-Z][A-Za-z0-9_]{0,99}|[a-z_]{1,99}error)(?::(?: .*)?)?"
+    rb"(?:[A-Za-z_][A-Za-z0-9_]{0,99}\.){0,20}(_?[A-Z][A-Za-z0-9_]{0,99}|[a-z_]{1,99}error)(?::(?: .*)?)?"
 )
 
 
@@ -419,13 +495,16 @@ def diagnose(log: bytes, exit_code: int | None) -> Diagnosis | None:
         if kind in _OF_LOGIC:
             return None
         may_tell = _TOLD_BY.get(kind, CAUSES)
-        if not kind and not _STOPS.search(text):
+        if not kind and not any(map(_STOPS.search, filter(_NOT_FINITE.search, text.splitlines()))):
             may_tell -= {ExitCause.NON_FINITE}  # steps are logged with a loss that is not finite
         for sign in _SIGNS:
-            if sign.cause in may_tell and sign.text.search(text):
+            if sign.cause in may_tell and (told := sign.text.search(text)):
                 if sign.cause is ExitCause.USAGE_ERROR and not _tracebacks(log):
                     return _refused(last_words(log))
-                return Diagnosis(sign.cause, sign.hint)
+                if sign.cause is ExitCause.NETWORK and _PIPE.search(last_words(log)):
+                    return None
+                line = _line_at(text, told.start()) if find_exception(log) is None else ""
+                return _at_its_place(sign, log)._replace(line=line)
         killed = _of_a_child(text)
         if killed is not None and exit_code != 128 + killed:
             cause, words = BY_SIGNAL[killed]
@@ -444,6 +523,22 @@ def diagnose(log: bytes, exit_code: int | None) -> Diagnosis | None:
     return None
 
 
+def _line_at(text: bytes, place: int) -> str:
+    """Return the line of a text at a place."""
+    line = text[text.rfind(b"\n", 0, place) + 1 :].partition(b"\n")[0]
+    return line.decode(errors="replace").strip(_DRAWN)[:MAX_EXCEPTION]
+
+
+def _at_its_place(sign: _Sign, log: bytes) -> Diagnosis:
+    """Return a cause with what stands above the exception that tells it: a kernel, or a line of code."""
+    cause = sign.cause
+    if cause in _OF_KERNELS and _KERNEL_ASSERTION.search(log):
+        cause = ExitCause.DEVICE_ASSERT
+    if cause is ExitCause.DISK_FULL and _SHARED.search(last_words(log)):
+        cause = ExitCause.SHARED_MEMORY
+    return Diagnosis(cause, next(each.hint for each in (sign, *_SIGNS) if each.cause is cause))
+
+
 def _of_a_child(text: bytes) -> int | None:
     """Return the signal that has ended a process of the program, as its parent says."""
     match = _CHILD.search(text, max(text.find(_FIRST), 0))
@@ -453,9 +548,12 @@ def _of_a_child(text: bytes) -> int | None:
 def _refused(last: bytes) -> Diagnosis:
     """Return that a program refuses its arguments, with its line about an error, or its last words."""
     lines = [line for line in last.decode(errors="replace").splitlines() if any(map(str.isalpha, line))]
-    errors = [line for line in lines if "error:" in line.lower()]
-    said = (errors or lines)[-1][:MAX_EXCEPTION].strip(_DRAWN)
-    return Diagnosis(ExitCause.USAGE_ERROR, f"the program refuses its arguments: {said}")
+    errors = [at for at, line in enumerate(lines) if "error:" in line.lower()]
+    unknown = [at for at, line in enumerate(lines) if _UNKNOWN.search(line)]
+    at = (errors or unknown or [len(lines) - 1])[-1]
+    ends = at + 2 if lines[at].endswith(":") else at + 1
+    said = " ".join(line.strip(_DRAWN) for line in lines[at:ends])[:MAX_EXCEPTION]
+    return Diagnosis(ExitCause.USAGE_ERROR, f"the program refuses its arguments: {said}", said)
 
 
 def find_exception(log: bytes) -> PythonException | None:
@@ -487,8 +585,14 @@ def last_words(log: bytes) -> bytes:
 
 
 def _cleaned(log: bytes) -> bytes:
-    """Return a log without the names of ranks, and without what Python ignores."""
-    return _IGNORED.sub(b"", _RANK.sub(b"", log))
+    """Return a log without colours and names of processes, and without what Python ignores."""
+    plain = _COLOUR.sub(b"", log.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
+    for found in _PREFIXED.finditer(plain):
+        prefix = re.sub(rb"[0-9]+", rb"[0-9]+", re.escape(found[1]))
+        if re.match(prefix + rb"  ", plain[found.end() :]):
+            plain = re.sub(rb"(?m)^" + prefix, b"", plain)
+            break
+    return _IGNORED.sub(b"", _PREFIX.sub(b"", plain))
 
 
 def _tracebacks(log: bytes) -> list[bytes]:
@@ -518,15 +622,27 @@ def _ends(log: bytes) -> Iterator[bytes]:
 
 def _complaint(words: bytes) -> bytes:
     """Return the last line of a log with the lines above it by which a program says why it ends."""
-    last, *above = [line for line in reversed(words.splitlines()) if line.strip()] or [b""]
+    last, *above = [*dropwhile(_is_aside, reversed(words.splitlines()))] or [b""]
     in_words = takewhile(lambda line: not line.startswith(_RULE), above)
     lines = [last, *(in_words if last.startswith(_RULE) else takewhile(_complains, above))]
-    kept = [line for line in lines if not _RECORD.match(line)]
-    return b"\n".join(reversed(kept))
+    kept = dropwhile(lambda line: line[:1].isspace(), reversed(lines[1:]))
+    return b"\n".join(line for line in (*kept, last) if not _is_record(line))
+
+
+def _is_record(line: bytes) -> bool:
+    return bool(_RECORD.match(line)) and not _LOGS_AN_ERROR.match(line)
+
+
+def _is_aside(line: bytes) -> bool:
+    """Return True if a line is empty, or one of a log that does not tell of further work."""
+    return not line.strip() or (_is_record(line) and not _RECORDS_WORK.search(line))
 
 
 def _complains(line: bytes) -> bool:
-    return bool(_COMPLAINS.match(line)) and not _RECORD.match(line)
+    """Return True if a line may stand in the message of an error, or below it."""
+    if _LOGS_AN_ERROR.match(line) or _is_aside(line):
+        return True
+    return bool(_COMPLAINS.match(line)) and not _is_record(line)
 
 
 def _exceptions(words: bytes) -> Iterator[bytes]:

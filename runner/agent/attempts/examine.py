@@ -307,7 +307,7 @@ def _evidence(gone: Gone, reports: attempt_facts.AttemptReports, *, reports_expe
         processes=None if result is None else result.processes,
         device="" if result is None else result.device or "",
         note="" if result is None else result.note,
-        exception=complaint if raised is None else raised.line,
+        exception=(told and told.line) or (complaint if raised is None else raised.line),
         told=None if told is None else told.cause,
         hint="" if told is None else told.hint,
         engine_cause=None if gone.reason is None else ExitCause(gone.reason),

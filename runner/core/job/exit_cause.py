@@ -185,7 +185,9 @@ def _told_text(evidence: Evidence) -> str:
     if evidence.told is ExitCause.SHARED_MEMORY:
         return _shared_memory_text(evidence)
     said = evidence.exception or _in_words(evidence.exit_code)
-    return f"{evidence.hint}: {said}" if evidence.hint else said
+    return (
+        f"{evidence.hint}: {said}" if evidence.hint and said not in evidence.hint else evidence.hint or said
+    )
 
 
 def _shared_memory_text(evidence: Evidence) -> str:

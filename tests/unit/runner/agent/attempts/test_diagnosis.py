@@ -1,6 +1,7 @@
 """The ends of logs as programs of the field write them, and the cause of each."""
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -33,12 +34,62 @@ def test_the_end_of_a_log_tells_the_cause(name: str) -> None:
     assert (None if found is None else str(found.cause)) == cause
 
 
-@pytest.mark.parametrize("name", [name for name, (_, log, _) in LOGS.items() if "[rank" not in log])
-def test_it_is_the_same_on_a_rank(name: str) -> None:
-    code, log, cause = LOGS[name]
-    lines = "".join(f"[rank1]: {line}\n" for line in log.splitlines())
-    found = diagnose(lines.encode(), code)
-    assert (None if found is None else str(found.cause)) == cause
+def each_line(before: str) -> Callable[[str], str]:
+    return lambda log: "".join(f"{before}{line}\n" for line in log.splitlines())
+
+
+WRITTEN: Final = {
+    "torch": each_line("[rank1]: "),
+    "torchrun --tee": each_line("[trainer3]: "),
+    "mpirun --tag-output": each_line("[1,3]<stderr>: "),
+    "srun --label": each_line("3: "),
+    "Ray": each_line("(train pid=41, ip=10.0.0.4) "),
+    "Compose": each_line("trainer-1  | "),
+    "a terminal": lambda log: log.replace("\n", "\r\n"),
+    "colours": lambda log: re.sub("^(.+)$", "\x1b[31m\\1\x1b[0m", log, flags=re.MULTILINE),
+    "a warning below": lambda log: (
+        f"{log}/x/tracker.py:254: UserWarning: leaked semaphores\n  warnings.warn(\n"
+    ),
+    "a bar below": lambda log: f"{log}\r  3%|▎         | 30/1000 [00:10<05:12,  3.11it/s]\n",
+    "make below": lambda log: f"{log}make: *** [Makefile:3: train] Error 1\n",
+    "srun below": lambda log: f"{log}srun: error: node1: task 0: Exited with exit code 1\n",
+    "time below": lambda log: f"{log}\nreal\t0m1.2s\nuser\t0m1.1s\nsys\t0m0.1s\n",
+    "a log below": lambda log: f"{log}2026-11-27 10:00:00,123 - clearml - INFO - Waiting for uploads\n",
+}
+
+
+@pytest.mark.parametrize("written", WRITTEN)
+def test_it_is_the_same_however_it_is_written(written: str) -> None:
+    wrong = []
+    for name, (code, log, cause) in LOGS.items():
+        found = diagnose(WRITTEN[written](log).encode(), code)
+        if (found and str(found.cause)) != cause:
+            wrong.append(name)
+    assert not wrong
+
+
+def test_a_prefix_of_a_traceback_is_taken_from_all_its_lines() -> None:
+    """As that of ``ts``, or of a launcher that nobody has heard of."""
+    code, log, cause = LOGS["memory-error"]
+    found = diagnose(each_line("Nov 27 10:00:07 ")(log).replace("07", "08", 1).encode(), code)
+    assert found is not None
+    assert str(found.cause) == cause
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("git-enospc", "fatal: cannot create directory at 'assets/img': No space left on device"),
+        ("conda", "CondaHTTPError: HTTP 000 CONNECTION FAILED for url"),
+        ("go-flag", "flag provided but not defined: -batchsize"),
+        ("hydra-choice", "In 'config': Could not find 'model/restnet'"),
+    ],
+)
+def test_the_line_that_tells_the_cause_is_shown(name: str, said: str) -> None:
+    code, log, _ = LOGS[name]
+    found = diagnose(log.encode(), code)
+    assert found is not None
+    assert found.line.startswith(said)
 
 
 def test_the_message_has_the_hint_and_the_exception() -> None:

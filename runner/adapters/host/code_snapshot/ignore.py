@@ -12,14 +12,12 @@ So a repository counts only if it is the submitter's or root's, and so does each
 
 import codecs
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from pathspec import GitIgnoreSpec
-
 from runner.adapters.host.code_snapshot.git import ask_tracked, find_git_files, find_user_excludes
+from runner.adapters.host.code_snapshot.patterns import Pattern, parse_patterns
 
 IGNORE_FILES: Final = (".gitignore", ".runnerignore")
 """In the order in which they are read; the last one that matches decides."""
@@ -27,14 +25,11 @@ IGNORE_FILES: Final = (".gitignore", ".runnerignore")
 NEVER: Final = ".git"
 """The repository itself; no pattern can have it back."""
 
-ALWAYS: Final = GitIgnoreSpec.from_lines([".hg/", ".svn/", "__pycache__/"])
-"""What is left out unless a pattern has it back."""
+ALWAYS: Final = frozenset({".hg", ".svn", "__pycache__"})
+"""Names of directories that are left out unless a pattern has them back."""
 
 ENVIRONMENT_MARK: Final = "pyvenv.cfg"
 """A directory with this file is a virtual environment, which works only where it was made."""
-
-OF_DIRECTORY: Final = "ps_d"
-"""The group of an expression of pathspec that ends behind the directory that a pattern has named."""
 
 MAX_IGNORE_FILE_BYTES: Final = 1024 * 1024
 
@@ -109,29 +104,22 @@ class _Patterns:
     start: int
     """How many letters of a path precede what the patterns are about."""
     prefix: str
-    spec: GitIgnoreSpec
+    patterns: tuple[Pattern, ...]
     of_git: bool
 
-    def ignores(self, name: str) -> bool | None:
+    def ignores(self, name: str, *, is_directory: bool) -> bool | None:
         """Return True if an entry is ignored, False if it is had back, None if no pattern is about it.
 
-        A pattern of git's about a directory is none about what is in it: what that had ignored, no look
-        comes to, and what it had back may be ignored by another pattern.
+        To git, a pattern about a directory is none about what is in it: what that had ignored, no look comes
+        to, and what it had back may be ignored by another pattern.  ``.runnerignore`` has back all of it.
         """
         path = self.prefix + name[self.start :]
-        if not self.of_git:
-            return self.spec.check_file(path).include
-        for pattern in reversed(self.spec.patterns):
-            found = None if pattern.include is None else pattern.match_file(path)
-            if found is not None and self._is_meant(found.match, path):
-                return pattern.include
+        while path:
+            for pattern in reversed(self.patterns):
+                if pattern.is_about(path, is_directory=is_directory):
+                    return pattern.ignores
+            path, is_directory = "" if self.of_git else path.rpartition("/")[0], True
         return None
-
-    def _is_meant(self, match: re.Match[str], path: str) -> bool:
-        end = match.end(OF_DIRECTORY) if OF_DIRECTORY in match.re.groupindex else -1
-        if match.start() == end - 1 and path.endswith("/"):
-            return True  # any directory: it has found the first one of the path
-        return end in {-1, len(path)} or end <= len(self.prefix)
 
 
 class IgnoreRules:
@@ -152,9 +140,9 @@ class IgnoreRules:
         """Return the owner of the patterns that ignore an entry here; those of git spare what it tracks."""
         if path == NEVER or path.endswith(f"/{NEVER}"):
             return "runner"
-        name = _by_bytes(f"{path}/" if is_directory else path)
+        name = _by_bytes(path)
         for patterns in self._all():
-            found = patterns.ignores(name)
+            found = patterns.ignores(name, is_directory=is_directory)
             if found is not None:
                 if not patterns.of_git:
                     return "runner" if found else None
@@ -162,7 +150,7 @@ class IgnoreRules:
                 return "git" if found and not self._repository.has(path, is_directory=is_directory) else None
         if self._within():
             return None if self._repository.has(path, is_directory=is_directory) else "git"
-        return "runner" if ALWAYS.match_file(name) else None
+        return "runner" if is_directory and path.rpartition("/")[2] in ALWAYS else None
 
     def _within(self) -> bool:
         """Return True if git ignores this directory: then only what it tracks in it is not ignored."""
@@ -177,9 +165,9 @@ class IgnoreRules:
         return self._is_within
 
     def _ignores_directory(self, path: str) -> bool:
-        name = _by_bytes(f"{path}/")
+        name = _by_bytes(path)
         for patterns in self._all():
-            found = patterns.ignores(name)
+            found = patterns.ignores(name, is_directory=True)
             if found is not None:
                 return found and patterns.of_git
         return False
@@ -206,9 +194,9 @@ class IgnoreRules:
 
     def _own(self) -> Iterator[_Patterns]:
         for name in reversed(IGNORE_FILES):
-            lines = _lines(f"{self._directory}/{name}" if self._directory else name, is_inside=True)
-            if lines:
-                yield _Patterns(self._start, "", GitIgnoreSpec.from_lines(lines), name == IGNORE_FILES[0])
+            found = _read(f"{self._directory}/{name}" if self._directory else name, is_inside=True)
+            if found:
+                yield _Patterns(self._start, "", found, name == IGNORE_FILES[0])
 
     @property
     def _start(self) -> int:
@@ -217,19 +205,13 @@ class IgnoreRules:
 
     def _outside(self) -> Iterator[_Patterns]:
         for path, prefix in self._repository.above():
-            if lines := _lines(path, is_inside=False):
-                yield _Patterns(self._start, _by_bytes(prefix), GitIgnoreSpec.from_lines(lines), of_git=True)
+            if found := _read(path, is_inside=False):
+                yield _Patterns(self._start, _by_bytes(prefix), found, of_git=True)
 
 
 def _by_bytes(path: str) -> str:
     """Return a path with a letter for each byte, as git compares paths."""
     return path if path.isascii() else os.fsencode(path).decode("latin-1")
-
-
-def _as_git_reads(line: str) -> str:
-    """Return a pattern for what reads ``a/**/`` as files, too; to git it is directories alone."""
-    line = line.removesuffix("\r")
-    return f"{line}*/" if line.lstrip("!") == "**/" or line.endswith("/**/") else line
 
 
 def _is_trusted(path: str) -> bool:
@@ -239,8 +221,8 @@ def _is_trusted(path: str) -> bool:
         return False
 
 
-def _lines(path: str, *, is_inside: bool) -> list[str]:
-    """Return the lines of a file of patterns; none if it is not there, or neither root's nor one's own.
+def _read(path: str, *, is_inside: bool) -> tuple[Pattern, ...]:
+    """Return the patterns in a file; none if it is not there, or neither root's nor one's own.
 
     Within the code, whoever may write there decides about the code itself, too.
     """
@@ -248,8 +230,8 @@ def _lines(path: str, *, is_inside: bool) -> list[str]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             if not is_inside and os.fstat(descriptor).st_uid not in {0, os.geteuid()}:
-                return []
+                return ()
             content = file.read(MAX_IGNORE_FILE_BYTES).removeprefix(codecs.BOM_UTF8)
-            return [_as_git_reads(line) for line in content.decode("latin-1").split("\n")]
+            return tuple(parse_patterns(content.decode("latin-1")))
     except OSError:
-        return []
+        return ()

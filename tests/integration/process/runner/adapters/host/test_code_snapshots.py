@@ -6,9 +6,12 @@ import socket
 import subprocess
 import tarfile
 from collections.abc import Iterator
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory, TemporaryFile
+from typing import Final
 
 import pytest
 
@@ -498,6 +501,84 @@ def test_patterns_about_directories_mean_what_they_mean_to_git(
     (code / "src/.gitignore").write_text(within)
     if tracked is not None:
         git(code, "add", "-f", tracked)
+    git(code, "config", "core.quotePath", "false")
+    assert files_here() == own_ignored(code)
+
+
+FORMS: Final = (
+    *(
+        "a",
+        "/a",
+        "a/",
+        "b/a",
+        "a*",
+        "*b",
+        "?",
+        "[ab]",
+        "[!a]",
+        "[^a]",
+        "[]a]",
+        "[a",
+        "[[:alpha:]]",
+        "**",
+        "**/",
+    ),
+    *(
+        "/**",
+        "a/**",
+        "a/**/b",
+        "**/b",
+        "a/*",
+        "*/b",
+        "*",
+        "*/",
+        "!",
+        "!a",
+        "!b/",
+        "!*",
+        "!/b",
+        "\\",
+        "a\\",
+        "a\\ ",
+    ),
+    *(
+        "a\\  ",
+        "a ",
+        "a b",
+        "\\#a",
+        "#a",
+        "\\!a",
+        "./a",
+        "a//b",
+        "/",
+        "",
+        " ",
+        "a\t",
+        "*.*",
+        "é*",
+        "*\\é",
+        "[é]",
+    ),
+)
+"""Patterns, with some that make no sense."""
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_files_of_patterns_mean_what_they_mean_to_git(
+    place: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    drawn, code = Random(seed), repository(place)  # noqa: S311  (not a secret)
+    monkeypatch.chdir(code)
+    names = ["a", "b", "a b", "#a", "!a", "[a", "a ", "a\t", "ab", "a.b", "é", "]"]
+    paths = [[drawn.choice(names) for _ in range(drawn.randint(1, 4))] for _ in range(40)]
+    for path in ("/".join(parts) for parts in paths):
+        with suppress(OSError):
+            (code / path).parent.mkdir(parents=True, exist_ok=True)
+            (code / path).touch()
+    for directory in (code, *(each for each in code.iterdir() if each.is_dir() and each.name != ".git")):
+        text = "\n".join(drawn.choices(FORMS, k=4))
+        (directory / ".gitignore").write_text(text)
+    git(code, "add", "-f", "--", f":(literal){drawn.choice(['.gitignore', *files_here()])}")
     git(code, "config", "core.quotePath", "false")
     assert files_here() == own_ignored(code)
 

@@ -38,7 +38,7 @@ def each_line(before: str) -> Callable[[str], str]:
     return lambda log: "".join(f"{before}{line}\n" for line in log.splitlines())
 
 
-WRITTEN: Final = {
+WRITTEN: Final[dict[str, Callable[[str], str]]] = {
     "torch": each_line("[rank1]: "),
     "torchrun --tee": each_line("[trainer3]: "),
     "mpirun --tag-output": each_line("[1,3]<stderr>: "),

@@ -98,8 +98,27 @@ def ask_state() -> dict[str, Any]:
         "commit": None if commit == "(initial)" else commit,
         "branch": None if branch == "(detached)" else branch,
         "remote": upstream or next(iter(_ask("remote").split()), None),
-        "dirty": any(line and not line.startswith("# ") for line in lines),
+        "dirty": any(line and not line.startswith("# ") for line in lines)
+        or any(map(_is_dirty, _submodules())),
     }
+
+
+def _submodules() -> list[str]:
+    """Return the directories of the submodules; git must not look into them with their own settings."""
+    place = find_repository() or "."
+    try:
+        found = _run("config", f"--file={place}/.gitmodules", "-z", "--get-regexp", r"^submodule\..*\.path$")
+    except GitSilentError:  # there are none
+        return []
+    return [os.path.join(place, each.partition("\n")[2]) for each in found.split("\0") if each]
+
+
+def _is_dirty(submodule: str) -> bool:
+    options = ("--porcelain", "--untracked-files=normal", "--ignore-submodules=dirty", "-z")
+    try:
+        return _run("-C", submodule, *_without_filters(submodule), "status", *options) != ""
+    except GitSilentError:  # it was never fetched
+        return False
 
 
 def ask_tracked(directory: str = ".") -> frozenset[str]:
@@ -149,10 +168,12 @@ def _ask(*arguments: str) -> str:
     return _run(*_without_filters(), *arguments)
 
 
-def _without_filters() -> tuple[str, ...]:
-    """Return options that switch every filter of the repository off."""
+def _without_filters(place: str = ".") -> tuple[str, ...]:
+    """Return options that switch every filter of a repository off."""
     try:
-        named = _run("config", "--name-only", "-z", "--get-regexp", r"^filter\..*\.(clean|process)$")
+        named = _run(
+            "-C", place, "config", "--name-only", "-z", "--get-regexp", r"^filter\..*\.(clean|process)$"
+        )
     except GitSilentError:  # 1: there is none
         return ()
     names = [name for name in named.split("\0") if name]

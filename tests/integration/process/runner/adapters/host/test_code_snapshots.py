@@ -636,6 +636,29 @@ def test_a_submodule_has_the_rules_of_its_own_repository(place: Path) -> None:
     assert "libs/x/c.py" not in files_of(kept, kept.take(ME, code))
 
 
+def test_an_edited_file_of_a_submodule_differs_from_the_commit_and_runs_no_program_of_it(place: Path) -> None:
+    library = place / "library"
+    library.mkdir()
+    (library / "c.py").write_text("1")
+    git(library, "init", "-q", "-b", "trunk")
+    git(library, "add", ".")
+    git(library, "commit", "-qm", "first")
+    code, kept = repository(place), snapshots(place)
+    git(code, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(library), "libs/x")
+    git(code, "commit", "-qam", "second")
+    found = kept.take(ME, code).git
+    assert found is not None
+    assert found.dirty is False
+    inner = code / "libs/x"
+    for name in ("filter.trap.clean", "filter.trap.process", "core.fsmonitor"):
+        git(inner, "config", name, f"touch {place}/trapped; cat")
+    (inner / "c.py").write_text("2")
+    (library.parent / "code/.git/modules/libs/x/info/attributes").write_text("*.py filter=trap\n")
+    found = kept.take(ME, code).git
+    assert found is not None
+    assert (found.dirty, (place / "trapped").exists()) == (True, False)
+
+
 def test_a_worktree_is_read_as_git_does(place: Path) -> None:
     code = repository(place)
     (code / ".git/info/exclude").write_text("*.tmp\n")

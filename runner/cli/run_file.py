@@ -178,8 +178,18 @@ def _number(value: float | None) -> float | None:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-_OTHERS: Final = re.compile(r"environment\.ya?ml|requirements?[\w.-]*\.(?:txt|in)")
-"""Files of conda, and requirements under another name."""
+_OTHERS: Final = re.compile(
+    r"environment\.ya?ml|requirements?[\w.-]*\.(?:txt|in)|requirements/[\w.-]+\.(?:txt|in)|pylock\..*\.toml"
+)
+"""Files of conda, and requirements and locks under another name."""
+
+_OF_TOOLS: Final = {
+    **dict.fromkeys(("uv", "pdm", "rye"), ("dev-dependencies",)),
+    "poetry": ("group",),
+    "pixi": ("dependencies", "pypi-dependencies"),
+    "hatch": ("envs",),
+}
+"""Tables of a ``pyproject.toml`` in which tools have further packages."""
 
 
 def default_name(command: Sequence[str], directory: str | None = None) -> str:
@@ -216,6 +226,8 @@ def find_other_file(directory: str) -> str | None:
 
     try:
         names = sorted(entry.name for entry in os.scandir(directory) if entry.is_file())
+        if os.path.isdir(inner := os.path.join(directory, "requirements")):
+            names += sorted(f"requirements/{name}" for name in os.listdir(inner))
         found = [name for name in names if name in EXPORTED or _OTHERS.fullmatch(name)]
         if "pyproject.toml" in names:
             said = rb"^\[(tool\.poetry\.dependencies|dependency-groups)\]"
@@ -237,10 +249,20 @@ def describe_left_out(directory: str) -> Iterator[str]:
         step = f"{EXPORTED['uv.lock']} --group NAME"
         yield f"the groups {', '.join(groups)} of dependencies are left out; write one down: {step}"
     tool = found.get("tool")
-    uv = tool.get("uv") if isinstance(tool, dict) else None
-    uv = uv if isinstance(uv, dict) else {}
+    tools = (
+        {name: each for name, each in tool.items() if isinstance(each, dict)}
+        if isinstance(tool, dict)
+        else {}
+    )
+    named = [
+        f"tool.{name}.{key}" for name in _OF_TOOLS for key in _OF_TOOLS[name] if tools.get(name, {}).get(key)
+    ]
+    if named:
+        yield f"{', '.join(named)}: left out; list what the job needs in [project] dependencies"
+    uv = tools.get("uv", {})
     index = uv.get("index")
-    others = [each for each in index if "explicit" not in each] if isinstance(index, list) else []
+    others = index if isinstance(index, list) else []
+    others = [each for each in others if isinstance(each, dict) and not each.get("explicit")]
     if others or not uv.keys().isdisjoint({"index-url", "extra-index-url", "find-links"}):
         yield "the operator chooses the indexes; those of tool.uv are left out"
 

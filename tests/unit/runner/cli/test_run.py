@@ -258,6 +258,9 @@ def test_packages_become_the_image(
         (("requirements.in", "numpy\n"), True),
         (("pyproject.toml", '[dependency-groups]\ntrain = ["numpy"]\n'), True),
         (("uv.lock", ""), True),
+        (("pylock.gpu.toml", ""), True),
+        (("requirements/base.txt", "numpy\n"), True),
+        (("requirements/README", ""), False),
         (("setup.cfg", "[flake8]\n"), False),
         (("pyproject.toml", "[tool.ruff]\n"), False),
         (("notes.txt", ""), False),
@@ -267,6 +270,7 @@ def test_packages_that_are_not_taken_unasked_are_told(
     api: FakeApi, invoke: Invoke, here: Path, file: tuple[str, str], *, is_told: bool
 ) -> None:
     name, text = file
+    (here / name).parent.mkdir(exist_ok=True)
     (here / name).write_text(text)
     become(api, ended())
     said = f"packages: {name} is left out; --requirements {name} takes it, or says what of it can be taken"
@@ -305,6 +309,9 @@ def test_a_project_or_script_of_any_tool_is_taken_and_told(
         ("[tool.uv]\nfind-links = ['x']\n", "those of tool.uv are left out"),
         ("[[tool.uv.index]]\nurl = 'https://x'\nexplicit = true\n", None),
         ("[tool]\nuv = 5\n", None),
+        ("[tool.pixi.dependencies]\nnumpy = '*'\n", "tool.pixi.dependencies: left out; list what the job"),
+        ("[tool.uv]\ndev-dependencies = ['x']\n", "tool.uv.dev-dependencies: left out"),
+        ("[tool.hatch.envs.default]\ndependencies = ['x']\n", "tool.hatch.envs: left out"),
     ],
 )
 def test_what_is_left_out_of_a_project_is_told(

@@ -32,7 +32,10 @@ BY_CAUSE: Final = {
 BY_WORD: Final = {
     " puts it on the path": "submit it again so",
     " in the code of the job has no module ": "correct the code and submit it again",
+    " in the code of the job has no name ": "correct the code and submit it again",
     "its package is ": "submit it again so",
+    "is started as its module: ": "submit it again so",
+    "is the driver's: ": "submit it again so",
     ", and the job does not get ": "do one of both, and submit it again",
     " and is left out": "submit it again so",
     "is not in the code of the job": "check the path of the script: it is relative to the code, of which"

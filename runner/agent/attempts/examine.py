@@ -175,8 +175,8 @@ def _of_checkpoints(saved: SavedCheckpoints) -> str:
 def _missing(run: ExaminedAttempt, reports: attempt_facts.AttemptReports) -> str:
     """Return the file that a program misses and that lies in the directory of its code."""
     raised = find_exception(reports.log_tail) if run.is_program else None
-    work_dir = run.paths.work_dir
-    return _read(run, "code", partial(explain_missing, raised, run.revision, work_dir, run.paths_in_code), "")
+    explain = partial(explain_missing, raised, run.revision, run.paths.work_dir, run.paths_in_code)
+    return _read(run, "code", partial(explain, in_container=run.in_container), "")
 
 
 def _saves_when_asked(run: ExaminedAttempt, reports: attempt_facts.AttemptReports) -> bool:

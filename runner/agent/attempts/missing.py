@@ -7,12 +7,20 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
+from jobs.contract import Program
 from runner.agent.attempts.diagnosis import PythonException
 from runner.base.textfile import one_line
 from runner.files.left_out import find_missed
 from runner.files.revision import Revision
 
 _NO_MODULE: Final = re.compile(r"No module named ['\"]?([A-Za-z_][\w.]{0,200})")
+_NO_NAME: Final = re.compile(
+    r"cannot import name '(\w{1,200})' from (?:partially initialized module )?'([A-Za-z_][\w.]{0,200})'"
+)
+_NO_LIBRARY: Final = re.compile(
+    r"\b((lib[A-Za-z][\w.+-]{0,60}?)\.so\.?[\w.]{0,20}): cannot open shared object file"
+)
+_DRIVER: Final = re.compile(r"lib(cuda|nvidia-ml|amdhip64|hsa-runtime64)")
 _NO_FILE: Final = re.compile(r"No such file|FileNotFoundError|[Uu]nable to open|does not exist|not found")
 _QUOTED: Final = re.compile(r"'([^']{1,1000})'|\"([^\"]{1,1000})\"")
 _PACKAGES: Final = {
@@ -34,6 +42,14 @@ _PACKAGES: Final = {
 }
 """Packages whose module has another name."""
 
+_LIBRARIES: Final = {
+    **dict.fromkeys(("libglib-2.0", "libgthread-2.0", "libgio-2.0"), "libglib2.0-0"),
+    "libGLU": "libglu1-mesa",
+    "libgeos_c": "libgeos-c1v5",
+    "libmpi": "openmpi-bin",
+}
+"""Debian packages of libraries that are not called after them."""
+
 _PROJECTS: Final = ("pyproject.toml", "setup.cfg", "setup.py")
 
 
@@ -42,17 +58,28 @@ def explain_missing(
     revision: Revision,
     work_dir: Path,
     paths_in_code: Callable[[], Collection[str]],
+    *,
+    in_container: bool,
 ) -> str:
-    """Return the file in the code that an exception misses, and what to do; empty if that is not known.
+    """Return the file or module that an exception misses, and what to do; empty if that is not known.
 
     Args:
         raised: The exception that has ended the program.
         revision: What was submitted.
         work_dir: The directory of the program on this host.
         paths_in_code: Returns the paths in the snapshot.
+        in_container: Whether the program ran in one.
     """
-    if raised is None or revision.code is None:
+    if raised is None:
         return ""
+    if (library := _NO_LIBRARY.search(raised.line)) is not None:
+        return _no_library(library[1], library[2], in_container=in_container)
+    if revision.code is None:
+        return ""
+    if "attempted relative import with no known parent" in raised.line:
+        return _as_module(revision)
+    if (name := _NO_NAME.search(raised.line)) is not None:
+        return _not_in_module(name[2], name[1], paths_in_code())
     module = _NO_MODULE.search(raised.line)
     if module is not None:
         place = module[1].replace(".", "/")
@@ -81,6 +108,42 @@ def _left_out(revision: Revision, paths: Iterator[str] | list[str], work_dir: Pa
         if (told := find_missed(left_out, directory, os.path.normpath(inner))) is not None:
             return told.removeprefix("workload.code: ")
     return ""
+
+
+def _no_library(file: str, stem: str, *, in_container: bool) -> str:
+    """Return that a library of the system is missing, with the package that has it by Debian's rule."""
+    if not in_container:
+        return f"the library {file} is not on this machine"
+    if _DRIVER.fullmatch(stem):
+        return f"the library {file} is the driver's: a job has it if it asks for a GPU: runner run --gpus 1"
+    version = file.removeprefix(stem).removeprefix(".so").removeprefix(".").partition(".")[0]
+    name = stem.lower().replace("_", "-")
+    package = _LIBRARIES.get(stem, f"{name}{'-' if name[-1].isdigit() else ''}{version}")
+    ways = f"runner run --system {package}, or image.system: [{package}], installs it"
+    return f"the library {file} is not in the image; {ways}"
+
+
+def _as_module(revision: Revision) -> str:
+    """Return the line that starts a script of a package as a module of it; empty without a script."""
+    plan = revision.job.workload
+    command = plan.command if isinstance(plan, Program) else ()
+    script = next((word for word in command if word.endswith(".py") and "/" in word), None)
+    if script is None or script.startswith(("/", "..")):
+        return ""
+    module = os.path.normpath(script).removesuffix(".py").replace("/", ".")
+    return (
+        f"a script of a package is started as its module: python -m {module} in place of {one_line(script)}"
+    )
+
+
+def _not_in_module(module: str, name: str, paths: Collection[str]) -> str:
+    """Return that a module of the code lacks a name; empty if the module is another package's."""
+    place = module.replace(".", "/")
+    places = (f"{place}.py", f"{place}/", f"src/{place}.py", f"src/{place}/")
+    if not any(path.startswith(places) for path in paths):
+        return ""
+    fact = f"{module} in the code of the job has no name {name}"
+    return f"{fact}; if a package so called is meant, rename it there"
 
 
 def _not_in_package(module: str, paths: Collection[str]) -> str:

@@ -19,13 +19,17 @@ LEFT_OUT = (
 PATHS = ("train.py", "src/mine/__init__.py", "tools/helpers.py", "deep/er/tools/helpers.py", "utils.py")
 
 
-def explain(line: str, paths: tuple[str, ...] = PATHS) -> str:
+def explain(
+    line: str, paths: tuple[str, ...] = PATHS, command: str = "[x]", *, in_container: bool = True
+) -> str:
     code = CodeReference(snapshot="5e6f", files=1, bytes=2, left_out=LEFT_OUT)
-    job = parse_job(b"workload: {kind: program, command: [x], code: .}\n", Path("job.yaml"))
+    text = f"workload: {{kind: program, command: {command}, code: .}}\n"
+    job = parse_job(text.encode(), Path("job.yaml"))
     path = "/home/ada/project/job.yaml"
     revision = Revision(job=job, path=path, accelerator="cpu", uid=1, gid=1, groups=(), user="ada", code=code)
     log = f'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\n{line}\n'
-    return explain_missing(find_exception(log.encode()), revision, WORK, lambda: paths)
+    raised = find_exception(log.encode())
+    return explain_missing(raised, revision, WORK, lambda: paths, in_container=in_container)
 
 
 @pytest.mark.parametrize(
@@ -112,3 +116,55 @@ def test_a_module_of_any_form_in_the_code_is_never_a_strangers_package(path: str
     said = explain("ModuleNotFoundError: No module named 'git'", ("train.py", path))
     assert f"runner run --env PYTHONPATH={below} puts it on the path" in said
     assert "GitPython" not in said
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "'datasets' (unknown location)",
+        "'datasets' (/code/datasets/__init__.py)",
+        "partially initialized module 'datasets.mine' (most likely due to a circular import) (/code/x)",
+    ],
+)
+def test_a_name_that_a_module_of_the_code_lacks_is_not_looked_for_in_a_package(said: str) -> None:
+    line = f"ImportError: cannot import name 'load' from {said}"
+    module = said.split("'")[1]
+    told = (
+        f"{module} in the code of the job has no name load; if a package so called is meant, rename it there"
+    )
+    assert explain(line, ("train.py", "datasets/mine.py")) == told
+    assert explain(line, ("train.py", "data/sets.py")) == ""
+
+
+@pytest.mark.parametrize(
+    ("library", "package"),
+    [
+        ("libGL.so.1", "libgl1"),
+        ("libSM.so.6", "libsm6"),
+        ("libX11.so.6", "libx11-6"),
+        ("libgthread-2.0.so.0", "libglib2.0-0"),
+        ("libglib-2.0.so.0", "libglib2.0-0"),
+        ("libsndfile.so.1", "libsndfile1"),
+        ("libportaudio.so.2", "libportaudio2"),
+    ],
+)
+def test_a_library_of_the_system_is_told_with_its_debian_package(library: str, package: str) -> None:
+    line = f"ImportError: {library}: cannot open shared object file: No such file or directory"
+    step = f"runner run --system {package}, or image.system: [{package}], installs it"
+    assert explain(line) == f"the library {library} is not in the image; {step}"
+    assert explain(line.replace("ImportError", "OSError"), in_container=False) == (
+        f"the library {library} is not on this machine"
+    )
+
+
+def test_the_library_of_a_driver_comes_with_a_gpu() -> None:
+    line = "ImportError: libcuda.so.1: cannot open shared object file: No such file or directory"
+    assert explain(line).endswith("a job has it if it asks for a GPU: runner run --gpus 1")
+
+
+def test_a_script_of_a_package_is_told_to_start_as_its_module() -> None:
+    line = "ImportError: attempted relative import with no known parent package"
+    assert explain(line, command="[python, ./mine/train.py]").endswith(
+        ": python -m mine.train in place of ./mine/train.py"
+    )
+    assert explain(line, command="[python, train.py]") == ""

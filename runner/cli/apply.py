@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from binascii import b2a_base64
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +15,7 @@ from runner.cli.console import complain, say, say_json, say_table
 from runner.cli.parameters import as_json, check_optional_ref, complete_names, count_from, the_job
 from runner.cli.placing import placed
 from runner.cli.submit import read
-from runner.client.client import find_or_start
+from runner.client.client import file_fields, find_or_start
 from runner.client.http import quote_path
 
 if TYPE_CHECKING:
@@ -129,12 +127,7 @@ def _is_declined(answer: Mapping[str, Any]) -> bool:
 def _body(file: str, job: str | None) -> dict[str, Any]:
     """Return the fields common to all requests about a change."""
     text = read(file)
-    return {
-        "path": os.path.abspath(placed(file, text)),
-        "shown": file,
-        "text_b64": b2a_base64(text, newline=False).decode(),
-        "job": job,
-    }
+    return {**file_fields(placed(file, text), text, file), "job": job}
 
 
 def _post(client: Client, path: str, body: Mapping[str, object]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from binascii import b2a_base64
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -13,7 +12,7 @@ from runner.cli.console import complain, harmless, say, say_json
 from runner.cli.parameters import as_json, check_ref, complete_names
 from runner.cli.placing import placed
 from runner.cli.submit import read
-from runner.client.client import find_or_start
+from runner.client.client import file_fields, find_or_start
 from runner.client.differences import file_lines
 from runner.client.http import quote_path
 
@@ -36,10 +35,8 @@ def diff(job: str, other: str | None, *, as_json: bool) -> None:
     """
     body: dict[str, Any] = {}
     if other is not None and _is_file(other):
-        raw = read(other)
-        place = os.path.abspath(placed(other, raw))
-        text = b2a_base64(raw, newline=False).decode()
-        body["file"] = {"path": place, "shown": other, "text_b64": text}
+        text = read(other)
+        body["file"] = file_fields(placed(other, text), text, other)
     elif other is not None:
         body["job"] = other
     client = find_or_start(complain)

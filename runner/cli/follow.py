@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import codecs
 import time
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from runner.cli import formatting
 from runner.cli.console import leave_with_reader, say, say_json, takes_escapes
@@ -18,7 +18,6 @@ from runner.client.http import ErrorResponse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
     from typing import Self
 
     from runner.client.client import Client, LogChunk
@@ -31,30 +30,8 @@ QUIET_S: Final = 10.0
 PLAIN_EVERY_S: Final = 5.0  # between progress lines in a pipe, by the program's timestamps
 
 
-class View(Protocol):
-    """The output of a followed job."""
-
-    shows_output: ClassVar[bool]
-
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-    def say(self, line: str) -> None:
-        """Print a permanent line."""
-
-    def build(self, line: str) -> None:
-        """Show a line of the build log."""
-
-    def output(self, piece: LogChunk) -> None:
-        """Print what the program of the job has written."""
-
-    def look(self, job: JobDetail, eta_s: float | None) -> None:
-        """Show the current state of the job."""
-
-
-class PlainView:
-    """Lines in a pipe: every change of state, and the progress periodically."""
+class View:
+    """The output of a followed job: lines about changes of its state, and now and then about its progress."""
 
     shows_output: ClassVar = True
 
@@ -68,15 +45,19 @@ class PlainView:
         return
 
     def say(self, line: str) -> None:
+        """Print a permanent line."""
         say(line)
 
     def build(self, line: str) -> None:
+        """Show a line of the build log."""
         say(f"build: {line}")
 
     def output(self, piece: LogChunk) -> None:
+        """Print what the program of the job has written."""
         RawOutput().write(piece)
 
     def look(self, job: JobDetail, eta_s: float | None) -> None:
+        """Show the current state of the job."""
         progress = job["progress"]
         if progress is None or job["state"] != "running":
             return
@@ -86,28 +67,20 @@ class PlainView:
             say(formatting.progress_line(progress, eta_s))
 
 
-class JsonView:
+class JsonView(View):
     """The job as one JSON object per line, printed at each change."""
 
     shows_output: ClassVar = False
 
     def __init__(self) -> None:
+        super().__init__()
         self._last: JobDetail | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return
 
     def say(self, line: str) -> None:
         """Do nothing: the object contains this information."""
 
     def build(self, line: str) -> None:
         """Do nothing: ``runner logs --build --json`` prints the build log."""
-
-    def output(self, piece: LogChunk) -> None:
-        """Do nothing: ``runner logs --json`` prints the output."""
 
     def look(self, job: JobDetail, eta_s: float | None) -> None:  # noqa: ARG002  the reader can tell
         if job != self._last:
@@ -231,4 +204,4 @@ def _view(*, as_json: bool) -> View:
         from runner.cli.live_progress import LiveView
 
         return LiveView()
-    return PlainView()
+    return View()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from runner.cli import formatting
 from runner.cli.console import harmless
+from runner.cli.follow import View
 from runner.client.log import Lines
 
 if TYPE_CHECKING:
@@ -19,12 +20,11 @@ if TYPE_CHECKING:
     from runner.client.types import JobDetail
 
 
-class LiveView:
+class LiveView(View):
     """One progress line that is redrawn, below the permanent lines."""
 
-    shows_output: ClassVar = True
-
     def __init__(self, console: Console | None = None) -> None:
+        super().__init__()
         columns = (SpinnerColumn(), BarColumn(24), TextColumn("{task.description}", markup=False))
         self._progress = Progress(*columns, console=console, transient=True)
         self._bar = self._progress.add_task("", total=None)

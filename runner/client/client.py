@@ -77,6 +77,12 @@ STOPPED: Final = (
 )
 
 
+def file_fields(path: str, text: bytes, shown: str) -> dict[str, str]:
+    """Return a job file as requests have it; ``shown`` is its name in messages."""
+    content = b2a_base64(text, newline=False).decode()
+    return {"path": os.path.abspath(path), "shown": shown, "text_b64": content}
+
+
 def _silent(_line: str) -> None:
     """Discard a message."""
 
@@ -152,9 +158,7 @@ class Client:
         token, so that a repetition after the death of the daemon creates no second job.
         """
         body = {
-            "path": os.path.abspath(path),
-            "shown": shown or path,
-            "text_b64": b2a_base64(text, newline=False).decode(),
+            **file_fields(path, text, shown or path),
             "name": name,
             "token": os.urandom(16).hex(),
             "dry_run": dry_run,

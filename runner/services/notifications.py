@@ -54,14 +54,6 @@ CurveOf: TypeAlias = Callable[[str], ReportedCurve | None]
 """Returns the loss of a job; may raise a ``RunnerError`` or an ``OSError``."""
 
 
-def _no_curve(_job_id: str) -> ReportedCurve | None:
-    return None
-
-
-def _no_note(_job_id: str, _text: str) -> None:
-    return
-
-
 @dataclass(slots=True)
 class Sender:
     """Sends the notifications of one rule, in order, one at a time."""
@@ -72,9 +64,8 @@ class Sender:
     clock: Clock
     write: Callable[[str, int], None]  # records the last event that is done
     pause: Callable[[float], bool]  # waits; returns True if the daemon stops
-    curve_of: CurveOf = _no_curve
-    note: Callable[[str, str], None] = _no_note  # writes to the events of a job what its owner did not get
-    delivered: int = 0
+    curve_of: CurveOf = lambda _job_id: None
+    note: Callable[[str, str], None] = lambda _job_id, _text: None  # tells who did not get it
     dropped: int = 0
     _done: int | None = None
     _recorded: int = 0
@@ -146,7 +137,6 @@ class Sender:
                 if error.again is RetryLater.NEVER or (error.again is RetryLater.SOME and tries >= MAX_TRIES):
                     return self._drop(notification, str(error))
             else:
-                self.delivered += 1
                 return True
             if self.pause(min(2.0 ** min(tries - 1, 10), MAX_WAIT_S)):
                 return False
@@ -203,15 +193,9 @@ class Notifications:
         for thread in self._threads:
             thread.stop()
 
-    def counts(self) -> tuple[tuple[str, int, int], ...]:
-        """Return (way, delivered, dropped) of each rule since the daemon started."""
-        return tuple((each.rule.way, each.delivered, each.dropped) for each in self.senders)
-
 
 def make_notifications(
-    service: JobService,
-    sender_for: Callable[[NotificationRule, Origin], Send],
-    curve_of: CurveOf = _no_curve,
+    service: JobService, sender_for: Callable[[NotificationRule, Origin], Send], curve_of: CurveOf
 ) -> Notifications:
     """Return the senders of the rules in the settings; they are not started."""
     feed, stop = service.notification_feed, Flag()

@@ -14,7 +14,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
@@ -193,6 +193,14 @@ def _is_system_wide(settings: Settings) -> bool:
     return privileges.acts_for_root() if settings.system_wide is None else settings.system_wide
 
 
+class Part(Protocol):
+    """A part of the daemon that works on threads of its own."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Ends:
     """Inputs of the server besides the services: adapters, and what it does first when it stops."""
@@ -219,7 +227,7 @@ def run(service: JobService, listener: socket.socket, ends: Ends, reload: Settin
     disk_quotas = DiskQuotas(service, ends.directories).thread()
     verifier = rollouts.attach(app, service)
     trigger = schedules.attach(app)
-    status_threads = status.attach(
+    monitor, metrics_port = status.attach(
         app, service, lambda: devices.by_uuid(service), lambda row: reason(service.daemon, row)["starts_at"]
     )
     curve_service = CurveService(service, CurveFiles(service.state_dir / "curves"))
@@ -230,12 +238,12 @@ def run(service: JobService, listener: socket.socket, ends: Ends, reload: Settin
     listener.listen(BACKLOG)
     service.daemon.start()
     verifier.rollouts.canaries.cancel_orphans()
-    verifier.start()
-    trigger.start()
-    notifications.start()
-    status_threads.start()
-    periodic = (code_sweep, curve_thread, sweep_thread, retention, disk_quotas)
-    for each in periodic:
+    # They stop while the control loop still runs, which writes what the monitor saw last.
+    parts: tuple[Part, ...] = (
+        notifications, trigger, verifier, *filter(None, (metrics_port,)), monitor,
+        code_sweep, curve_thread, sweep_thread, retention, disk_quotas,
+    )  # fmt: skip
+    for each in parts:
         each.start()
     server = server_of(app, stopping, asked_to_stop, reload.reload_and_log, deadline)
     gc.freeze()  # what the daemon is made of stays, and need not be searched again and again
@@ -243,11 +251,7 @@ def run(service: JobService, listener: socket.socket, ends: Ends, reload: Settin
     try:
         server.run(sockets=[listener])
     finally:
-        notifications.stop()
-        trigger.stop()
-        verifier.stop()
-        status_threads.stop()
-        for each in periodic:
+        for each in parts:
             each.stop()
         curve_service.stop()
         service.daemon.stop()

@@ -7,11 +7,11 @@ import signal as signals
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from jobs.contract import CONTRACT_VERSION
 from runner.agent.package_locks import PackagesPending
@@ -51,9 +51,6 @@ from runner.services.schedules.service import ScheduleService
 
 T = TypeVar("T")
 
-Show: TypeAlias = Callable[[JobService, JobRow], views.Json]
-"""Returns one job as a list shows it."""
-
 VERSION: Final = version("gpu-job-runner")
 """The version that runs, whatever has been installed since."""
 
@@ -68,10 +65,6 @@ MAX_CANCELLED: Final = 1000
 
 
 router = APIRouter(prefix="/v1", route_class=SharedThreadsRoute)
-
-
-MAX_TAIL: Final = 1_000_000
-"""Lines at the end of a log."""
 
 
 class AfterBody(Body):
@@ -233,68 +226,48 @@ async def _make_schedule(
     return answer
 
 
+class JobsQuery(BaseModel):
+    """The jobs that are asked for."""
+
+    all: bool = False
+    mine: bool = False
+    limit: int | None = None
+    cursor: Number | None = None
+    label: str | None = None
+    ended: bool | None = None
+    sweep: str | None = None
+    last: bool = False
+
+
 @router.get("/jobs")
-async def list_jobs(  # noqa: PLR0913  (one per query parameter)
-    service: ServiceDep,
-    caller: CallerDep,
-    *,
-    all: bool = False,  # noqa: A002
-    mine: bool = False,
-    limit: int | None = None,
-    cursor: Number | None = None,
-    label: str | None = None,
-    ended: bool | None = None,
-    sweep: str | None = None,
-    last: bool = False,
-) -> Any:
+async def list_jobs(service: ServiceDep, caller: CallerDep, query: Annotated[JobsQuery, Query()]) -> Any:
     """Answer with a page of jobs, the newest first; with ``sweep`` the jobs of one matrix.
 
     With ``ended`` there are only those that have ended, or only the others, unless a label is given.
     ``next`` is the ``cursor`` of the next page, null behind the last one.  With ``last`` each job has
     ``last_progress``: what it has told last, if it does not run any more.
     """
-    show = _with_last if last else _summary
-    if sweep is not None:
-        return await run_control(json_answer, _matrix_page, service, caller, sweep, show)
-    return await run_control(
-        json_answer,
-        partial(_page, service, caller, show, every=all, mine=mine),
-        limit=limit,
-        cursor=cursor,
-        label=label,
-        ended=ended,
-    )
+    return await run_control(json_answer, _page, service, caller, query)
 
 
-def _matrix_page(service: JobService, caller: Caller, sweep: str, show: Show) -> views.Json:
-    """Return the jobs of one matrix."""
-    rows = service.queries.sweep(caller, sweep)
-    return {"jobs": [show(service, row) for row in rows], "next": None}
-
-
-def _page(  # noqa: PLR0913  (one per query parameter)
-    service: JobService,
-    caller: Caller,
-    show: Show,
-    *,
-    every: bool,
-    mine: bool,
-    limit: int | None,
-    cursor: int | None,
-    label: str | None,
-    ended: bool | None,
-) -> views.Json:
+def _page(service: JobService, caller: Caller, query: JobsQuery) -> views.Json:
     """Return a page of jobs."""
-    known = PAGE if limit is None else min(max(limit, 1), PAGE)
-    uid = service.submission.owner(caller).uid if mine else None
-    rows = service.queries.recent(uid, known, every=every, label=label, before=cursor, ended=ended)
-    following = int(rows[-1].job.id) if len(rows) == known else None
-    if label is not None:  # it would tell who has it
+    show = _with_last if query.last else _summary
+    if query.sweep is not None:
+        rows = service.queries.sweep(caller, query.sweep)
+        return {"jobs": [show(service, row) for row in rows], "next": None}
+    limit = PAGE if query.limit is None else min(max(query.limit, 1), PAGE)
+    uid = service.submission.owner(caller).uid if query.mine else None
+    rows = service.queries.recent(
+        uid, limit, every=query.all, label=query.label, before=query.cursor, ended=query.ended
+    )
+    following = int(rows[-1].job.id) if len(rows) == limit else None
+    if query.label is not None:  # it would tell who has it
         rows = tuple(row for row in rows if not service.queries.is_hidden(caller, row))
     jobs = [show(service, row) for row in rows]
     if service.settings.private_jobs:
         jobs = [hide_summary(service, caller, *pair) for pair in zip(rows, jobs, strict=True)]
-    unrecorded = service.queries.unrecorded(caller) if cursor is None else ()
+    unrecorded = service.queries.unrecorded(caller) if query.cursor is None else ()
     return {"jobs": jobs, "next": following, "unrecorded": unrecorded}
 
 
@@ -447,18 +420,12 @@ def list_decisions(
 
 
 @router.get("/jobs/{reference}/log")
-async def get_log(  # noqa: PLR0913, PLR0917  (one per query parameter)
+async def get_log(
     request: Request,
     reference: str,
     service: ServiceDep,
     caller: CallerDep,
-    attempt: Number | None = None,
-    offset: Number = 0,
-    wait: float = 0,
-    part: Literal["job", "build"] = "job",
-    tail: Annotated[Number, Field(le=MAX_TAIL)] | None = None,
-    since: float | None = None,
-    rank: Number = 0,
+    query: Annotated[logs.LogQuery, Query()],
 ) -> Response:
     """Answer with the log from ``offset`` on, waiting up to ``wait`` seconds for something new.
 
@@ -467,11 +434,11 @@ async def get_log(  # noqa: PLR0913, PLR0917  (one per query parameter)
     """
     polls: logs.LogPolls = request.app.state.log_polls
     row = await run_in_share(service.queries.readable, caller, reference)
-    choice = logs.LogChoice(part, attempt, rank, tail, since)
-    if part == "job" and not (tail is None and since is None):
-        offset = await run_in_share(find_start, service, row, choice)
-    read = partial(logs.read_chunk, service, row.job.id, choice, offset)
-    deadline = asyncio.get_running_loop().time() + min(max(wait, 0), LONGEST_WAIT_S)
+    offset = query.offset
+    if query.part == "job" and not (query.tail is None and query.since is None):
+        offset = await run_in_share(find_start, service, row, query)
+    read = partial(logs.read_chunk, service, row.job.id, query, offset)
+    deadline = asyncio.get_running_loop().time() + min(max(query.wait, 0), LONGEST_WAIT_S)
     found = await run_in_share(read)
     while not found.has_news and _remaining_s(deadline) > 0:
         await polls.pause()

@@ -7,7 +7,7 @@ from typing import Final
 from jobs.contract import open_regular
 from runner.adapters.host.log_times import Open, size_at
 from runner.core.ports.store import JobRow
-from runner.server.api.logs import LogChoice, log_path
+from runner.server.api.logs import LogQuery, log_path
 from runner.services.jobs import JobService
 
 LOOK_BYTES: Final = 1024**2
@@ -17,23 +17,23 @@ LONGEST_TAIL_BYTES: Final = 256 * LOOK_BYTES
 """The last lines are looked for in so many bytes: a log can be a file of any size without content."""
 
 
-def find_start(service: JobService, row: JobRow, choice: LogChoice) -> int:
+def find_start(service: JobService, row: JobRow, query: LogQuery) -> int:
     """Return the offset in the log of an attempt, by default the newest, from which a reader wants it.
 
     Only the log of the first process has times.
     """
-    attempt = choice.attempt
+    attempt = query.attempt
     attempts = {each.number: each for each in service.store.attempts(row.job.id)}
     chosen = attempts.get(attempt or max(attempts, default=0))
     if chosen is None:
         return 0  # there is no log, and reading it says so
     directory = service.attempt_service.directory(row)
-    path, notes = log_path(directory, row, chosen, choice.rank), directory.log_times(chosen.number)
+    path, notes = log_path(directory, row, chosen, query.rank), directory.log_times(chosen.number)
     since = tail = 0
-    if choice.since_s is not None and not choice.rank:
-        since = line_start(path, size_at(notes, choice.since_s, directory.open), directory.open)
-    if choice.tail is not None:
-        tail = tail_start(path, choice.tail, directory.open)
+    if query.since is not None and not query.rank:
+        since = line_start(path, size_at(notes, query.since, directory.open), directory.open)
+    if query.tail is not None:
+        tail = tail_start(path, query.tail, directory.open)
     return max(since, tail)
 
 

@@ -4,7 +4,9 @@ import asyncio
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, Field
 
 from runner.adapters.host import log_quota
 from runner.agent.ports import RunDirectory
@@ -12,8 +14,12 @@ from runner.base.textfile import whole_characters
 from runner.core.job.states import Finished, Held
 from runner.core.ports.store import AttemptRow, JobRow
 from runner.files.revision import parse_revision
+from runner.server.api.deps import Number
 from runner.services.context import NotFound
 from runner.services.jobs import JobService
+
+MAX_TAIL: Final = 1_000_000
+"""Lines at the end of a log."""
 
 MAX_CHUNK_BYTES: Final = 1024**2
 POLL_S: Final = 0.1
@@ -70,15 +76,16 @@ class LogPolls:
             self.waiting -= 1
 
 
-@dataclass(frozen=True, slots=True)
-class LogChoice:
-    """One log of a job."""
+class LogQuery(BaseModel):
+    """The part of a log that is asked for."""
 
-    part: str = "job"
-    attempt: int | None = None  # None: the newest
-    rank: int = 0  # of the processes of the attempt
-    tail: int | None = None  # lines that a reader asks for first
-    since_s: float | None = None  # Unix time from which a reader asks for it
+    attempt: Number | None = None  # None: the newest
+    offset: Number = 0
+    wait: float = 0
+    part: Literal["job", "build"] = "job"
+    tail: Annotated[Number, Field(le=MAX_TAIL)] | None = None
+    since: float | None = None
+    rank: Number = 0  # of the processes of the attempt
 
 
 def log_path(directory: RunDirectory, row: JobRow, chosen: AttemptRow, rank: int) -> Path:
@@ -94,7 +101,7 @@ def log_path(directory: RunDirectory, row: JobRow, chosen: AttemptRow, rank: int
     return directory.paths(chosen.number, chosen.lineage).rank_log(rank)
 
 
-def read_chunk(service: JobService, job_id: str, choice: LogChoice, offset: int) -> LogPart:
+def read_chunk(service: JobService, job_id: str, query: LogQuery, offset: int) -> LogPart:
     """Return the log of an attempt from ``offset`` on; of the newest attempt if none is given.
 
     That of the attempt that comes next is empty: a launch that the host could not make takes its attempt
@@ -103,7 +110,7 @@ def read_chunk(service: JobService, job_id: str, choice: LogChoice, offset: int)
     Raises:
         NotFound: there is no such job, no such attempt, or no such process of it.
     """
-    part, attempt = choice.part, choice.attempt
+    part, attempt = query.part, query.attempt
     # The state is read before the file, so that nothing written before the end is missed.
     row = service.queries.find(job_id)
     if part == "build":
@@ -126,7 +133,7 @@ def read_chunk(service: JobService, job_id: str, choice: LogChoice, offset: int)
     following = chosen.number + 1 if chosen.number + 1 in attempts else None
     blank = LogPart(b"", offset, chosen.number, chosen.ended_at is not None, following, _settled(row))
     directory = service.attempt_service.directory(row)
-    return _read_file(directory, log_path(directory, row, chosen, choice.rank), offset, blank)
+    return _read_file(directory, log_path(directory, row, chosen, query.rank), offset, blank)
 
 
 def _read_file(directory: RunDirectory, path: Path, offset: int, blank: LogPart) -> LogPart:

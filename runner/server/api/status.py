@@ -1,6 +1,6 @@
 """HTTP for the state of the whole machine: its overview, usage, and metrics."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -86,28 +86,10 @@ async def get_metrics(request: Request, caller: CallerDep) -> Response:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class StatusThreads:
-    """The threads behind these routes: the utilization monitor, and the metrics port where there is one."""
-
-    monitor: UtilizationMonitor
-    metrics_port: "MetricsPort | None" = None
-
-    def start(self) -> None:
-        """Start the threads."""
-        self.monitor.start()
-        if self.metrics_port is not None:
-            self.metrics_port.start()
-
-    def stop(self) -> None:
-        """Stop the threads, while the control loop still runs: it writes what the monitor saw last."""
-        if self.metrics_port is not None:
-            self.metrics_port.stop()
-        self.monitor.stop()
-
-
-def attach(app: FastAPI, service: JobService, devices: DeviceFields, starts: StartEstimate) -> StatusThreads:
-    """Add these routes to an application, and return their threads.
+def attach(
+    app: FastAPI, service: JobService, devices: DeviceFields, starts: StartEstimate
+) -> tuple[UtilizationMonitor, "MetricsPort | None"]:
+    """Add these routes to an application, and return what is to be started: a monitor, perhaps a port.
 
     Args:
         app: the application.
@@ -122,11 +104,8 @@ def attach(app: FastAPI, service: JobService, devices: DeviceFields, starts: Sta
     app.state.overviews = OverviewCache(service, devices, starts, monitor)
     app.state.metrics = MetricsCollector(app.state.overviews, monitor)
     app.include_router(router)
-    listen = service.settings.metrics.listen
-    return StatusThreads(monitor, None if listen is None else _port(app.state.metrics, listen))
-
-
-def _port(metrics: MetricsCollector, listen: str) -> "MetricsPort":
+    if (listen := service.settings.metrics.listen) is None:
+        return monitor, None
     from runner.server.api.metrics_port import MetricsPort  # noqa: PLC0415  few sites have one
 
-    return MetricsPort(metrics, listen)
+    return monitor, MetricsPort(app.state.metrics, listen)

@@ -16,8 +16,8 @@ from runner.base.errors import UsageError
 from runner.files.settings.live import LiveSettings
 from runner.server.api import metrics_port, status
 from runner.server.api.metrics_port import MetricsPort
-from runner.server.api.status import StatusThreads
 from runner.services.jobs import JobService
+from runner.services.monitor.monitor import UtilizationMonitor
 from tests.fakes.patience import patience
 from tests.unit.runner.server.api.test_jobs import wait_until
 from tests.unit.runner.server.api.test_status import Watched, read
@@ -56,9 +56,11 @@ def listening(service: JobService, listen: str) -> JobService:
     return replace(service, live=LiveSettings(settings))
 
 
-def attach(place: Watched, listen: str) -> StatusThreads:
+def attach(place: Watched, listen: str) -> tuple[UtilizationMonitor, MetricsPort]:
     """Attach the routes to an application whose settings have a metrics port."""
-    return status.attach(place.app, listening(place.service, listen), dict, lambda _: None)
+    monitor, port = status.attach(place.app, listening(place.service, listen), dict, lambda _: None)
+    assert port is not None
+    return monitor, port
 
 
 def get(server: MetricsPort, path: str) -> tuple[int, str]:
@@ -164,9 +166,8 @@ def test_a_port_that_somebody_else_has_is_taken_when_they_have_left(place: Watch
 
 def test_an_address_that_is_not_there_yet_keeps_nobody_from_starting(place: Watched) -> None:
     with capture_logs() as lines:
-        looks = attach(place, NOWHERE)
-    assert looks.metrics_port is not None
-    assert looks.metrics_port.address is None
+        _, port = attach(place, NOWHERE)
+    assert port.address is None
     assert [line["event"] for line in lines] == ["metrics.cannot_listen"]
 
 
@@ -200,15 +201,16 @@ def test_a_port_that_was_never_started_is_given_back(place: Watched) -> None:
     socket.create_server(address).close()
 
 
-def test_everything_that_looks_starts_and_stops_together(place: Watched) -> None:
-    looks = attach(place, "127.0.0.1:0")
-    assert looks.metrics_port is not None
-    assert looks.metrics_port.address is not None
-    address = looks.metrics_port.address
-    looks.start()
-    while len(looks.monitor.lags) < 3:
+def test_a_port_gives_figures_while_the_monitor_looks_and_none_once_it_is_stopped(place: Watched) -> None:
+    monitor, port = attach(place, "127.0.0.1:0")
+    address = port.address
+    assert address is not None
+    monitor.start()
+    port.start()
+    while len(monitor.lags) < 3:
         assert ask(address, "/metrics")[0] == 200
-    looks.stop()
+    port.stop()
+    monitor.stop()
     with pytest.raises(ConnectionError):
         ask(address, "/metrics")
 

@@ -14,9 +14,9 @@ import time
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from runner.base.errors import Refused, RunnerError, Unavailable, UsageError
-from runner.client.client import Client, find_or_start
+from runner.client.client import ChosenLog, Client, find_or_start
 from runner.client.http import ErrorResponse, query_string, quote_path
-from runner.client.log import ChosenLog, pieces
+from runner.client.log import pieces
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -145,7 +145,7 @@ class Job(Generic[T_co]):
         while not client.wait_for_start(self.id, LOOK_S)[0]:
             continue
         while True:
-            piece = client.log(self.id, attempt=attempt, offset=offset, wait_s=LOOK_S)
+            piece = client.log(self.id, ChosenLog(attempt=attempt), offset=offset, wait_s=LOOK_S)
             if piece.next_offset > offset:
                 offset = piece.next_offset
                 yield decoder.decode(piece.body)

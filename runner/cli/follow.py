@@ -14,6 +14,7 @@ from runner.cli import formatting
 from runner.cli.console import leave_with_reader, say, say_json, takes_escapes
 from runner.cli.failure import complain_of_failure
 from runner.cli.job_output import OutputReader, RawOutput
+from runner.client.client import ChosenLog
 from runner.client.http import ErrorResponse
 
 if TYPE_CHECKING:
@@ -187,11 +188,11 @@ def follow(client: Client, ref: str, view: View) -> JobDetail:
 def new_build_lines(client: Client, ref: str, told: ReportedState) -> Iterator[str]:
     """Yield the new lines of the build log."""
     try:
-        piece = client.log(ref, part="build", offset=told.build_offset)
+        piece = client.log(ref, ChosenLog("build"), offset=told.build_offset)
         while piece.next_offset > told.build_offset:
             told.build_offset = piece.next_offset
             yield from told.build_lines(piece.body)
-            piece = client.log(ref, part="build", offset=told.build_offset)
+            piece = client.log(ref, ChosenLog("build"), offset=told.build_offset)
     except ErrorResponse as error:
         if error.kind != "not_found":  # without a build there is no build log
             raise

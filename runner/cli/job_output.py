@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from runner.cli.console import complain, say_json
+from runner.client.client import ChosenLog
 from runner.client.log import Lines
 
 if TYPE_CHECKING:
@@ -37,7 +38,9 @@ class OutputReader:
         if self._attempt is None and numbers:
             self._attempt = numbers[0]
         while self._attempt in numbers:  # an attempt that the host could not launch is taken back
-            piece = self._client.log(self._job_id, attempt=self._attempt, offset=self._offset, wait_s=wait_s)
+            piece = self._client.log(
+                self._job_id, ChosenLog(attempt=self._attempt), offset=self._offset, wait_s=wait_s
+            )
             wait_s = 0.0
             if piece.next_offset > self._offset:
                 self._offset = piece.next_offset

@@ -13,7 +13,8 @@ from runner.cli.console import complain, leave_with_reader
 from runner.cli.formatting import without_counts
 from runner.cli.job_output import JsonOutput, LineOutput, RawOutput
 from runner.cli.parameters import as_json, count_from, perhaps_a_sweep, perhaps_jobs, time_ago
-from runner.client.log import ChosenLog, LogReader
+from runner.client.client import ChosenLog
+from runner.client.log import LogReader
 
 if TYPE_CHECKING:
     from runner.client.client import Client, LogChunk

@@ -12,9 +12,9 @@ from runner.cli.console import INTERRUPTED, complain
 from runner.cli.formatting import without_counts
 from runner.cli.run import make_line, submit_line, with_line_options
 from runner.cli.terminal import check_terminal, use
-from runner.client.client import Client, find_or_start
+from runner.client.client import ChosenLog, Client, find_or_start
 from runner.client.http import ErrorResponse
-from runner.client.log import ChosenLog, pieces
+from runner.client.log import pieces
 
 if TYPE_CHECKING:
     from runner.client.types import JobDetail

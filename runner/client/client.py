@@ -87,6 +87,16 @@ def _silent(_line: str) -> None:
     """Discard a message."""
 
 
+class ChosenLog(NamedTuple):
+    """The log that is to be read, and where it begins if not at an offset."""
+
+    part: str = "job"
+    attempt: int | None = None  # None: the newest
+    tail: int | None = None  # lines
+    since: float | None = None  # Unix time
+    rank: int | None = None  # None: the first process
+
+
 class LogChunk(NamedTuple):
     """A piece of a log, and the offset of the next one."""
 
@@ -338,32 +348,11 @@ class Client:
         found: list[dict[str, Any]] = answer["decisions"]
         return found
 
-    def log(  # noqa: PLR0913  one per part of the query
-        self,
-        ref: str,
-        *,
-        attempt: int | None = None,
-        offset: int = 0,
-        wait_s: float = 0.0,
-        part: str = "job",
-        tail: int | None = None,
-        since_s: float | None = None,
-        rank: int | None = None,
+    def log(
+        self, ref: str, chosen: ChosenLog | None = None, *, offset: int = 0, wait_s: float = 0.0
     ) -> LogChunk:
-        """Return the bytes of one log from ``offset`` on; wait up to ``wait_s`` if there are none yet.
-
-        ``tail`` (lines) and ``since_s`` (Unix time) take the place of the offset; ``rank`` chooses one of
-        several processes.
-        """
-        query: Query = {
-            "attempt": attempt,
-            "offset": offset,
-            "wait": wait_s,
-            "part": part,
-            "tail": tail,
-            "since": since_s,
-            "rank": rank,
-        }
+        """Return the bytes of one log from ``offset`` on; wait up to ``wait_s`` if there are none yet."""
+        query: Query = {"offset": offset, "wait": wait_s, **(chosen or ChosenLog())._asdict()}
         return parse_log_chunk(self._get(f"/v1/jobs/{quote_path(ref)}/log", query, wait_s), offset)
 
     def events(

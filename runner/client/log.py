@@ -5,9 +5,10 @@ All who show a log read it with this module: ``runner logs``, the end of a faile
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from runner.base.textfile import whole_characters
+from runner.client.client import ChosenLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,16 +20,6 @@ WAIT_S: Final = 5.0
 
 LINE_BYTES: Final = 1024**2
 """A longer line is passed on in parts, between two characters."""
-
-
-class ChosenLog(NamedTuple):
-    """The log that is to be read, and where it begins."""
-
-    part: str = "job"
-    attempt: int | None = None  # None: the newest
-    tail: int | None = None  # lines
-    since_s: float | None = None  # Unix time
-    rank: int | None = None  # None: the first process
 
 
 class LogReader:
@@ -52,19 +43,9 @@ class LogReader:
 
     def read(self, wait_s: float = 0.0) -> LogChunk:
         """Return the next piece, which may be empty; ``is_over`` says whether it is the last."""
-        part, attempt, tail, since_s, rank = self._chosen
-        piece = self._client.log(
-            self._ref,
-            attempt=attempt,
-            offset=self._offset,
-            wait_s=wait_s,
-            part=part,
-            tail=tail,
-            since_s=since_s,
-            rank=rank,
-        )
+        piece = self._client.log(self._ref, self._chosen, offset=self._offset, wait_s=wait_s)
         if piece.attempt is not None:  # the offset of the answer takes their place
-            self._chosen = self._chosen._replace(tail=None, since_s=None)
+            self._chosen = self._chosen._replace(tail=None, since=None)
         self._chosen = self._chosen._replace(attempt=piece.attempt)
         self._has_all = True
         if piece.next_offset > self._offset:
@@ -83,11 +64,11 @@ class LogReader:
         return piece
 
 
-def pieces(client: Client, ref: str, chosen: ChosenLog, *, follow: bool = False) -> Iterator[LogChunk]:
-    """Yield a log in pieces; with ``follow`` all attempts in turn, until the job ends or is held."""
-    reader = LogReader(client, ref, chosen, follow=follow)
+def pieces(client: Client, ref: str, chosen: ChosenLog) -> Iterator[LogChunk]:
+    """Yield what there is of a log in pieces."""
+    reader = LogReader(client, ref, chosen)
     while not reader.is_over:
-        yield reader.read(reader.wait_s)
+        yield reader.read()
 
 
 def settle(line: bytes) -> bytes:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Final
 
-from runner.client.client import ANSWER_LIMIT_S, Client, LogChunk
+from runner.client.client import ANSWER_LIMIT_S, ChosenLog, Client, LogChunk
 from runner.client.http import Query, query_string, quote_path
-from runner.client.log import ChosenLog, last_lines, pieces
+from runner.client.log import last_lines, pieces
 
 FRESH_S: Final = 0.5
 """How long an answer is used again."""
@@ -65,7 +65,7 @@ class Daemon:
 
     def log(self, ref: str, attempt: int | None, offset: int) -> LogChunk:
         """Return a piece of a log."""
-        return self.client.log(ref, attempt=attempt, offset=offset)
+        return self.client.log(ref, ChosenLog(attempt=attempt), offset=offset)
 
     def last_lines(self, ref: str, count: int) -> LogChunk:
         """Return the last lines of the newest log as one piece."""

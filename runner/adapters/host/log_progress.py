@@ -50,8 +50,22 @@ _SCALES: Final = {
 _BYTES: Final = re.compile(rb"[0-9][kMGTPE]?i?B/s|s/B\b")
 """The rate of a bar that counts bytes: a file is fetched or read."""
 
-_TQDM_LOSS: Final = re.compile(rb"[ ,](?:train_)?loss=([0-9.eE+-]{1,32})")
-_TQDM_EPOCH: Final = re.compile(rb"[Ee]poch:? *\[?([0-9]{1,6})(?: *(?:/|of) *([0-9]{1,6}))?\]?")
+_TQDM_ALONE: Final = re.compile(rb"(?:^|[ :\r])([0-9]{1,12})it \[([0-9:]{4,20}, [^\]|]{1,400})\]")
+"""A counter without a length, and so without a bar."""
+
+_TQDM_LOSS: Final = re.compile(rb"(?i)[ ,](?:train_|step_|avg_)?loss[=:] ?([0-9.e+-]{1,32})")
+_TQDM_EPOCH: Final = re.compile(
+    rb"(?:[Ee]poch:? *\[?|^ {1,12}(?=[0-9]{1,6}/))([0-9]{1,6})(?: *(?:/|of) *([0-9]{1,6}))?\]?"
+)
+_RICH: Final = re.compile(
+    rb"[\x81\xb8\xba] +([0-9]{1,12})/([0-9]{1,12}) +[0-9]{1,3}:[0-9:]{2,10}"
+    rb"(?: \xe2\x80\xa2 [0-9:-]{4,14})?(?: ([0-9.]{1,16})it/s)?"
+)
+"""What follows a bar of Rich."""
+
+_RICH_BAR: Final = "━━━".encode()
+_RICH_EPOCH: Final = re.compile(rb"Epoch ([0-9]{1,6})/([0-9]{1,6}) ")
+"""The title of a bar of Lightning; its epochs count from zero up to the last one."""
 _OTHER_BAR: Final = re.compile(
     rb"(?i)download|map|filter|load|generat|tokeni|eval|valid|test|sanity|predict|sav|fetch|cast|resolv|shard"
     rb"|sampl|prepar|extract|writ|upload|warm"
@@ -98,6 +112,23 @@ _LINES: Final = (
 )
 """Lines of scripts that many copy.  Their epochs count from one."""
 
+_STEP: Final = re.compile(
+    rb"(?i)(?:^|[\s\[({|,;])(?:global[ _]?)?(?:step|iter|iteration)(?:\(train\))?[\s:=#\[(]{1,12}"
+    rb"([0-9]{1,12})(?![.,]?[0-9])(?: ?/ {0,12}([0-9]{1,12}))?"
+)
+_EPOCH: Final = re.compile(rb"(?i)\bepoch[\s:=#\[(]{0,6}([0-9]{1,6})(?: ?(?:/|of) ?([0-9]{1,6}))?")
+_IN_EPOCH: Final = re.compile(
+    rb"(?:Epoch:? ?(\(train\) +)?\[|Train: )([0-9]{1,6})\]? {0,4}\[ {0,12}([0-9]{1,12})/([0-9]{1,12})[\] ]"
+)
+"""Epoch and batch, as the references of torchvision, mmengine and timm print them."""
+
+_LOSS: Final = re.compile(
+    rb"(?i)(?:^|[\s|,;({'])(?:train(?:ing)?[_ /]|total_|lm |avg[_ ]|step_)?loss[\s:=]{1,4}([0-9.e+-]{1,32})"
+)
+_EVALUATES: Final = re.compile(rb"(?i)\bval\b|eval|valid|test")
+_BOOSTED: Final = re.compile(rb"\[?([0-9]{1,9})\]?:?\t(?:learn|train|valid|eval|test)[^\t]{0,100}:")
+"""A round of XGBoost, LightGBM or CatBoost."""
+
 _TRAINER_ITEM: Final = re.compile(rb"'([A-Za-z][A-Za-z0-9_/]{0,63})': '?([0-9.eE+-]{1,32})'?[,}]")
 
 
@@ -132,6 +163,7 @@ class LogProgressReader:
     _evaluation: _Evaluation | None = None
     _keras_epoch: tuple[int, int] | None = None
     _keras_length: int | None = None
+    _is_formal: bool = False  # a bar or the line of a known program has told a step: words do not count
     _lock: Lock = field(default_factory=Lock)
 
     def status(self) -> Status | None:
@@ -169,7 +201,7 @@ class LogProgressReader:
 
     def _of_line(self, line: bytes) -> dict[str, float]:
         """Return the numbers that a line tells, by the names of groups."""
-        bar = self._bar(line) if b"|" in line else None
+        bar = self._bar(line) if b"|" in line else _counted(line) if b"it [" in line else None
         if self.pattern is not None:
             match = compile_pattern(self.pattern).search(line)
             groups = match.groupdict() if match else {}
@@ -178,11 +210,15 @@ class LogProgressReader:
             self._evaluation = None if found else self._evaluation
             return found
         if bar is not None:
+            self._is_formal = True
             values = {"step": bar.step, "total": bar.total, "items_per_s": bar.rate, "loss": bar.loss}
             return {name: float(value) for name, value in values.items() if value is not None}
         if b"': " in line:
             return dict(_of_trainer(line))
-        return self._of_keras(line) or dict(_of_known_script(line, self._keras_epoch))
+        found = self._of_keras(line) or dict(_of_known_script(line, self._keras_epoch))
+        found = found or (dict(_of_rich(line)) if _RICH_BAR in line else {})
+        self._is_formal = self._is_formal or bool(found)
+        return found or ({} if self._is_formal else dict(_of_words(line)))
 
     def _of_keras(self, line: bytes) -> dict[str, float]:
         """Return the numbers in a line of Keras; those of an evaluation after the training do not count."""
@@ -259,6 +295,63 @@ def _clock_s(text: bytes) -> float:
     for part in text.split(b":"):
         seconds = seconds * 60 + int(part)
     return float(seconds)
+
+
+def _counted(line: bytes) -> _Bar | None:
+    """Return the counter in a line if it is that of the training."""
+    found = _TQDM_ALONE.search(_ESCAPES.sub(b"", line))
+    if found is None or _OTHER_BAR.search(line[: found.start()]):
+        return None
+    rate, loss = _TQDM_RATE.search(found[2]), _TQDM_LOSS.search(found[2])
+    return _Bar(int(found[1]), None, _rate(rate) if rate else None, _number(loss[1]) if loss else None)
+
+
+def _of_rich(line: bytes) -> Iterator[tuple[str, float]]:
+    """Yield the numbers beside a bar of Rich."""
+    line = _ESCAPES.sub(b"", line)
+    title, found = line.partition(_RICH_BAR)[0], _RICH.search(line)
+    if found is None or _OTHER_BAR.search(title):
+        return
+    epoch = _RICH_EPOCH.search(title)
+    before, last = (int(epoch[1]), int(epoch[2])) if epoch else (0, 0)
+    yield "step", float(before * int(found[2]) + int(found[1]))
+    yield "total", float((last + 1) * int(found[2]))
+    yield from _named("items_per_s", found[3])
+    if loss := _TQDM_LOSS.search(line, found.end()):
+        yield from _named("loss", loss[1])
+
+
+def _of_words(line: bytes) -> Iterator[tuple[str, float]]:
+    """Yield the numbers of a line with the words step and loss; those of an evaluation do not count.
+
+    A step of an epoch counts if the length of the epoch is there.
+    """
+    if found := _BOOSTED.match(line):
+        yield "step", float(found[1])
+        return
+    loss = _LOSS.search(line := _ESCAPES.sub(b"", line)) if b"oss" in line else None
+    within, step = (_IN_EPOCH.search(line), _STEP.search(line)) if loss else (None, None)
+    found = within or step
+    if loss is None or found is None or _EVALUATES.search(line[: found.start()]):
+        return
+    if within:
+        before = int(within[2]) - bool(within[1])  # those of mmengine count from one
+        yield "step", float(before * int(within[4]) + int(within[3]))
+    elif step:
+        epoch = _EPOCH.search(line[: step.start() + 1])
+        if epoch and not step[2]:
+            return
+        before, whole = (int(epoch[1]) - bool(epoch[2]), epoch[2]) if epoch else (0, b"1")
+        length = int(step[2] or 0)
+        yield "step", float(before * length + int(step[1]))
+        if whole and length:
+            yield "total", float(int(whole) * length)
+    yield from _named("loss", loss[1])
+
+
+def _named(name: str, text: bytes | None) -> Iterator[tuple[str, float]]:
+    if (value := _number(text)) is not None:
+        yield name, value
 
 
 _SHOWN: Final = frozenset(FIELDS) - {"epoch"}

@@ -157,6 +157,71 @@ def test_the_lines_of_keras_and_of_widely_copied_scripts_are_recognised(
     assert status.items_per_s == (rate and pytest.approx(rate))
 
 
+EARLY = "━━━━━━━━━━╺━━━━━━━".encode()
+
+
+@pytest.mark.parametrize(
+    ("line", "expected", "loss"),
+    [
+        (b"step 120: loss 2.5", (120, None), 2.5),
+        (b"step 120/600 | loss 2.5 (+0.1z)| norm 1.2", (120, 600), 2.5),
+        (b"Epoch [2/10], Step [120/600], Loss: 2.5", (720, 6000), 2.5),
+        (b"INFO - step: 1200  loss:  2.5  grad_norm:  1.2  tps: 4,012", (1200, None), 2.5),
+        (b" iteration      120/   50000 | lr: 1e-4 | lm loss: 2.5E+00 | grad norm: 1.0 |", (120, 50000), 2.5),
+        (
+            b"[11/27 10:00:00 d2.events]:  eta: 1:02:03  iter: 1200  total_loss: 2.5  time: 0.3",
+            (1200, None),
+            2.5,
+        ),
+        (b"Epoch: [2][ 120/5000]\tTime  0.312 ( 0.320)\tLoss 2.5e+00 (5.4e+00)", (10120, None), 2.5),
+        (b"Epoch: [2]  [ 120/5000]  eta: 0:40:10  lr: 0.1  loss: 2.5 (6.5)", (10120, None), 2.5),
+        (b"mmengine - INFO - Epoch(train)  [2][ 50/196]  lr: 1.0e-01  loss: 2.5", (246, None), 2.5),
+        (b"mmengine - INFO - Iter(train) [  500/80000]  lr: 1.0e-02  loss: 2.5", (500, 80000), 2.5),
+        (b"Train: 2 [ 120/5000 (  2%)]  Loss: 2.5 (5.4)  Time: 0.3s", (10120, None), 2.5),
+        (b"[120]\ttrain-rmse:0.41\teval-rmse:0.52", (120, None), None),
+        (b"120:\tlearn: 0.41\ttest: 0.5\ttotal: 1.2s", (120, None), None),
+        (b"Training: 1250it [02:10,  9.6it/s, loss=2.5]", (1250, None), 2.5),
+        (
+            b"Epoch 2/9 " + EARLY + b" 52/100 0:00:10 \xe2\x80\xa2 0:00:11 5.01it/s v_num: 0 loss: 2.5",
+            (252, 1000),
+            2.5,
+        ),
+        (b"Working " + EARLY + b" 40/100 0:00:12", (40, 100), None),
+        (b"  2/100  2.31G  1.312  640:  50%|##   | 50/100 [00:10<00:10,  5.0it/s]", (150, 10000), None),
+        (b" 10%|#  | 12/120 [00:04<00:40, 2.1it/s, lr=1e-4, step_loss=2.5]", (12, 120), 2.5),
+    ],
+)
+def test_lines_of_frameworks_and_of_ones_own_loop_are_recognised(
+    tmp_path: Path, line: bytes, expected: tuple[int, int | None], loss: float | None
+) -> None:
+    status = told(tmp_path, line + b"\n")
+    assert status is not None
+    assert (steps(status), status.loss) == (expected, loss)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"val step 3/10: loss 2.5",
+        b"Epoch 3 | Step 12 | loss 2.5",  # nobody knows whether it is a step of the epoch
+        b"first step: loss 2.5",
+        b"step 1.5 of 3: loss 2",
+        b"step 3 done",
+        b"loss 2.5",
+        b"Downloading: 12it [00:01, 9it/s]",
+        b"Evaluating " + EARLY + b" 40/100 0:00:12",
+        b"Epoch(val)  [2][ 50/196]  loss: 2.5",
+    ],
+)
+def test_words_that_do_not_tell_the_step_of_the_training_tell_nothing(tmp_path: Path, line: bytes) -> None:
+    assert told(tmp_path, line + b"\n") is None
+
+
+def test_words_beside_a_bar_do_not_count(tmp_path: Path) -> None:
+    bar = b"\r 10%|#  | 12/120 [00:04<00:40, 2.1it/s]\n"
+    assert steps(told(tmp_path, bar + b"step 3: loss 2.5\n")) == (12, 120)
+
+
 @pytest.mark.parametrize(
     "line", [b"1/2 - 3s of work", b"iter 5: done", b"Epoch 1/2", b"12/31 Thursday", b"3/4 cups - loss: 1"]
 )
@@ -239,7 +304,13 @@ def test_the_title_of_a_bar_is_what_stands_between_it_and_the_text_before(
     assert (status.step if status else None) == step
 
 
-@pytest.mark.parametrize("line", [b"a" * 4000 + b"|", b"1%||" + b"1" * 4000, b"1%||1/1 [x" * 400])
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b"a" * 4000 + b"|", b"1%||" + b"1" * 4000, b"1%||1/1 [x" * 400, b"step" + b" " * 4000 + b"loss"),
+        *(b" step 1" * 500 + b" loss", b" loss 1" * 500, b"Epoch [1" * 500 + b" loss 1", EARLY * 70),
+    ],
+)
 def test_no_text_costs_much_more_than_its_length(tmp_path: Path, line: bytes) -> None:
     harmless = cost(tmp_path, b"a" * LINE_BYTES)
     assert cost(tmp_path, line) < 20 * harmless

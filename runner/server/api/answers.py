@@ -25,14 +25,6 @@ class Error(TypedDict):
     details: NotRequired[list[str]]
 
 
-class ErrorAnswer(TypedDict):
-    error: Error
-
-
-class Empty(TypedDict):
-    pass
-
-
 class VersionAnswer(TypedDict):
     version: str
     contract_version: int
@@ -67,14 +59,6 @@ class ScheduleDetail(ScheduleRecord):
     path: str
     text: str
     occasions: list[Firing]
-
-
-class ScheduleAnswer(TypedDict):
-    schedule: ScheduleRecord
-
-
-class SchedulesAnswer(TypedDict):
-    schedules: list[ScheduleRecord]
 
 
 class NextTimesAnswer(TypedDict):
@@ -114,10 +98,6 @@ class Pending(TypedDict):
     text: str
 
 
-class PendingAnswer(TypedDict):
-    pending: Pending
-
-
 class JobsAnswer(TypedDict):
     jobs: list[JobSummary]
     next: NotRequired[int | None]
@@ -136,11 +116,6 @@ class WhyAnswer(TypedDict):
     estimated_by: str | None
 
 
-class WaitAnswer(TypedDict):
-    done: bool
-    job: JobDetail
-
-
 class JobAnswer(TypedDict):
     job: JobSummary
 
@@ -149,17 +124,8 @@ class CancelledAnswer(JobAnswer):
     changed: bool
 
 
-class CancelledTogetherAnswer(TypedDict):
-    jobs: list[CancelledAnswer]
-
-
 class BeginsAnswer(JobAnswer):
     begins: str
-
-
-class DecisionsAnswer(TypedDict):
-    decisions: list[dict[str, Any]]
-    unreadable: list[str]
 
 
 class EventsAnswer(TypedDict):
@@ -197,10 +163,6 @@ class DevicesAnswer(TypedDict):
     devices: list[DeviceAnswer]
     cpus: float
     memory_bytes: int
-
-
-class ChangedDeviceAnswer(TypedDict):
-    device: DeviceAnswer
 
 
 class Change(TypedDict):
@@ -260,12 +222,6 @@ class CanaryAnswer(TypedDict):
     rate: dict[str, float] | None
 
 
-class RollbackAnswer(TypedDict):
-    to: int
-    revision: int
-    follows: Any
-
-
 class LimitsAnswer(TypedDict):
     job: ChangedJob
     changes: list[Change]
@@ -279,10 +235,6 @@ class RevisionRecord(TypedDict):
     why: str
     lineage: int | None
     present: bool
-
-
-class RevisionsAnswer(TypedDict):
-    revisions: list[RevisionRecord]
 
 
 class Lent(TypedDict):
@@ -322,17 +274,6 @@ class RemovedRun(TypedDict):
     why: str
 
 
-class PruneAnswer(TypedDict):
-    removed: list[RemovedRun]
-    unlimited: bool
-
-
-class ReloadAnswer(TypedDict):
-    changed: Any
-    needs_restart: Any
-    file: str
-
-
 class SweepCandidate(TypedDict):
     job: str
     name: str
@@ -356,10 +297,6 @@ class SweepAnswer(TypedDict):
     candidates: list[SweepCandidate]
 
 
-class SweepJobsAnswer(TypedDict):
-    jobs: list[str]
-
-
 class CurvesAnswer(TypedDict):
     """Points by the name of the curve: time, step, mean, least, largest, number."""
 
@@ -368,47 +305,58 @@ class CurvesAnswer(TypedDict):
     curves: dict[str, list[list[float | None]]]
 
 
+def _object(name: str, **fields: Any) -> Any:
+    """Return the type of an object that one answer has."""
+    return TypedDict(name, fields)  # type: ignore[operator]  # for pydantic alone
+
+
 ANSWERS: Final[Mapping[tuple[str, str, int], Any]] = {
     ("get", "/v1/version", 200): VersionAnswer,
     ("post", "/v1/jobs", 200): PlanAnswer,
     ("post", "/v1/jobs", 201): SubmittedAnswer,
-    ("post", "/v1/jobs", 202): PendingAnswer,
+    ("post", "/v1/jobs", 202): _object("PendingAnswer", pending=Pending),
     ("get", "/v1/submissions/{token}", 200): JobsAnswer,
     ("get", "/v1/jobs", 200): JobsAnswer,
     ("get", "/v1/jobs/{reference}", 200): JobDetail,
     ("get", "/v1/jobs/{reference}/why", 200): WhyAnswer,
-    ("get", "/v1/jobs/{reference}/wait", 200): WaitAnswer,
+    ("get", "/v1/jobs/{reference}/wait", 200): _object("WaitAnswer", done=bool, job=JobDetail),
     ("post", "/v1/jobs/{reference}/cancel", 200): CancelledAnswer,
-    ("post", "/v1/cancel", 200): CancelledTogetherAnswer,
+    ("post", "/v1/cancel", 200): _object("CancelledTogetherAnswer", jobs=list[CancelledAnswer]),
     ("post", "/v1/jobs/{reference}/signal", 200): JobAnswer,
     ("post", "/v1/jobs/{reference}/restart", 200): BeginsAnswer,
     ("post", "/v1/jobs/{reference}/hold", 200): JobAnswer,
     ("post", "/v1/jobs/{reference}/release", 200): BeginsAnswer,
-    ("get", "/v1/jobs/{reference}/decisions", 200): DecisionsAnswer,
+    ("get", "/v1/jobs/{reference}/decisions", 200): _object(
+        "DecisionsAnswer", decisions=list[dict[str, Any]], unreadable=list[str]
+    ),
     ("get", "/v1/events", 200): EventsAnswer,
-    ("post", "/v1/stop", 200): Empty,
+    ("post", "/v1/stop", 200): _object("Empty"),
     ("get", "/v1/devices", 200): DevicesAnswer,
-    ("post", "/v1/devices/{reference}/drain", 200): ChangedDeviceAnswer,
-    ("post", "/v1/devices/{reference}/resume", 200): ChangedDeviceAnswer,
+    ("post", "/v1/devices/{reference}/drain", 200): _object("ChangedDeviceAnswer", device=DeviceAnswer),
+    ("post", "/v1/devices/{reference}/resume", 200): _object("ChangedDeviceAnswer", device=DeviceAnswer),
     ("get", "/v1/devices/history", 200): CurvesAnswer,
     ("post", "/v1/jobs/{reference}/diff", 200): DiffAnswer,
     ("post", "/v1/apply", 200): AppliedAnswer,
     ("post", "/v1/canaries", 201): CanaryAnswer,
     ("get", "/v1/jobs/{reference}/canaries/{canary_id}", 200): CanaryAnswer,
-    ("post", "/v1/jobs/{reference}/rollback", 200): RollbackAnswer,
+    ("post", "/v1/jobs/{reference}/rollback", 200): _object(
+        "RollbackAnswer", to=int, revision=int, follows=Any
+    ),
     ("post", "/v1/jobs/{reference}/limits", 200): LimitsAnswer,
-    ("get", "/v1/jobs/{reference}/revisions", 200): RevisionsAnswer,
+    ("get", "/v1/jobs/{reference}/revisions", 200): _object(
+        "RevisionsAnswer", revisions=list[RevisionRecord]
+    ),
     ("get", "/v1/overview", 200): OverviewAnswer,
     ("get", "/v1/usage", 200): UsageAnswer,
-    ("post", "/v1/prune", 200): PruneAnswer,
-    ("post", "/v1/settings/reload", 200): ReloadAnswer,
+    ("post", "/v1/prune", 200): _object("PruneAnswer", removed=list[RemovedRun], unlimited=bool),
+    ("post", "/v1/settings/reload", 200): _object("ReloadAnswer", changed=Any, needs_restart=Any, file=str),
     ("get", "/v1/sweeps/{reference}", 200): SweepAnswer,
-    ("post", "/v1/sweeps/{reference}/stop", 200): SweepJobsAnswer,
-    ("post", "/v1/sweeps/{reference}/resume", 200): SweepJobsAnswer,
-    ("get", "/v1/schedules", 200): SchedulesAnswer,
+    ("post", "/v1/sweeps/{reference}/stop", 200): _object("SweepJobsAnswer", jobs=list[str]),
+    ("post", "/v1/sweeps/{reference}/resume", 200): _object("SweepJobsAnswer", jobs=list[str]),
+    ("get", "/v1/schedules", 200): _object("SchedulesAnswer", schedules=list[ScheduleRecord]),
     ("get", "/v1/schedules/{reference}", 200): ScheduleDetail,
     ("get", "/v1/schedules/{reference}/next", 200): NextTimesAnswer,
-    ("post", "/v1/schedules/{reference}/{verb}", 200): ScheduleAnswer,
+    ("post", "/v1/schedules/{reference}/{verb}", 200): _object("ScheduleAnswer", schedule=ScheduleRecord),
     ("get", "/v1/jobs/{reference}/curves", 200): CurvesAnswer,
     ("get", "/v1/jobs/{reference}/account", 200): AccountResponse,
 }
@@ -427,7 +375,7 @@ OTHERS: Final[Mapping[tuple[str, str], str]] = {
 
 def described(document: dict[str, Any]) -> dict[str, Any]:
     """Return an OpenAPI document with the types of the answers."""
-    types = {**ANSWERS, ERROR: ErrorAnswer}
+    types = {**ANSWERS, ERROR: _object("ErrorAnswer", error=Error)}
     known, definitions = TypeAdapter.json_schemas(
         [(key, "serialization", TypeAdapter(type_)) for key, type_ in types.items()], ref_template=REFERENCES
     )

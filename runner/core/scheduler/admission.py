@@ -104,15 +104,15 @@ def _unmatched_condition(request: ResourceRequest, devices: Iterable[Schedulable
 
 
 def _fits_on_one_host(request: ResourceRequest, placements: Placements) -> bool:
-    pool = placements.request_class(request).pool
-    return any(select_devices(request, host, pool.slots[host.number]) for host in placements.calendar.hosts)
+    slots = placements.request_class(request).slots
+    return any(select_devices(request, host, slots[host.number]) for host in placements.calendar.hosts)
 
 
 def _most_together(request: ResourceRequest, placements: Placements) -> Iterator[int]:
     """Yield for each host the most matching devices that it has together, linked where they must be."""
-    pool = placements.request_class(request).pool
+    matching = placements.request_class(request).slots
     for host in placements.calendar.hosts:
-        slots = pool.slots[host.number]
+        slots = matching[host.number]
         counts = range(len(slots), 0, -1)
         fitting = (n for n in counts if select_devices(replace(request, gpus=n), host, slots))
         yield next(fitting, 0)

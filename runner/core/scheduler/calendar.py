@@ -7,7 +7,7 @@ reservations are booked in it as they are decided.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from runner.core.scheduler.config import Quota, SchedulerConfig
 from runner.core.scheduler.snapshot import (
@@ -22,9 +22,6 @@ from runner.core.scheduler.snapshot import (
     Snapshot,
 )
 from runner.core.scheduler.timeline import Timeline
-
-if TYPE_CHECKING:
-    from runner.core.scheduler.device_selection import Selection
 
 OVERRUN_SHARE = 0.1
 """A job past its expected end is assumed to need this share of its running time so far in addition."""
@@ -45,10 +42,7 @@ class DeviceSlot:
 
 @dataclass(slots=True)
 class HostCalendar:
-    """A host in the calendar.
-
-    ``only_frees_up``: what is free now stays free, so that a job fits now or not whatever its duration.
-    """
+    """A host in the calendar."""
 
     number: int
     host: Host
@@ -56,29 +50,17 @@ class HostCalendar:
     memory: Timeline
     slots: list[DeviceSlot]
     link_groups: dict[str | None, int]  # number of devices in each
-    only_frees_up: bool = True
     kept_in: "KeptHosts | None" = (
         None  # who keeps it for the next plan, as long as this one does not change it
     )
-    selections: "dict[int, Selection | None]" = field(default_factory=dict)
-    """What can start now, by the number of a request class; until something changes here."""
-    opens_s: dict[int, float] = field(default_factory=dict)
-    """When a host that only frees up has room, by the same."""
 
     def copy(self) -> "HostCalendar":
         """Return a copy to try something out on."""
         slots = [
             DeviceSlot(each.device, each.number, each.capacity, each.timeline.copy()) for each in self.slots
         ]
-        return HostCalendar(
-            self.number,
-            self.host,
-            self.millicpus.copy(),
-            self.memory.copy(),
-            slots,
-            self.link_groups,
-            only_frees_up=False,
-        )
+        cpus, memory = self.millicpus.copy(), self.memory.copy()
+        return HostCalendar(self.number, self.host, cpus, memory, slots, self.link_groups)
 
     def book(self, request: ResourceRequest, devices: Iterable[str], begins_s: float, ends_s: float) -> None:
         """Book the resources of a job for a time."""
@@ -101,8 +83,6 @@ class HostCalendar:
         for slot in self.slots if booked else ():
             if slot.device.uuid in booked:
                 slot.timeline.take(begins_s, ends_s, sign * device_units(request))
-        self.selections.clear()
-        self.opens_s.clear()
 
     def rebase(self, now_s: float) -> None:
         """Let the calendar begin at a later time, before which nothing changes."""
@@ -119,7 +99,6 @@ class HostCalendar:
         if whole_host:
             self.millicpus.take(begins_s, ends_s, round(self.host.cpus * 1000))
             self.memory.take(begins_s, ends_s, self.host.memory_bytes)
-        self.only_frees_up = self.only_frees_up and not (whole_host or closed)
 
 
 @dataclass(slots=True)
@@ -132,9 +111,6 @@ class KeptHosts:
 
     hosts: tuple[Host, ...] = ()
     now_s: float = 0.0  # of the plan that is being made
-    requests: dict[ResourceRequest, int] = field(default_factory=dict)  # a number for each
-    matching: dict[object, list[tuple[int, ...]]] = field(default_factory=dict)
-    """By what a request asks of devices: the numbers of those that match, by host."""
     _calendars: dict[str, tuple[tuple[RunningJob, ...], float, HostCalendar]] = field(default_factory=dict)
 
     def begin(self, hosts: tuple[Host, ...], now_s: float) -> None:
@@ -142,7 +118,6 @@ class KeptHosts:
         self.now_s = now_s
         if hosts is not self.hosts:
             self.hosts = hosts
-            self.matching.clear()
             self._calendars.clear()
 
     def find(self, name: str, jobs: tuple[RunningJob, ...], now_s: float) -> HostCalendar | None:
@@ -214,9 +189,6 @@ class Calendar:
     by_name: dict[str, HostCalendar] = field(default_factory=dict)
     ends_s: dict[str, float] = field(default_factory=dict)  # expected ends of running jobs
     running_by_host: dict[str, list[RunningJob]] = field(default_factory=dict)
-    changed: list[HostCalendar] = field(
-        default_factory=list
-    )  # the host of every start and reservation, in order
     _class_quotas: dict[str, Quota] = field(default_factory=dict)
     _limits: dict[tuple[str, str], tuple[int, Timeline]] = field(default_factory=dict)
     _limited: dict[tuple[str, str, str], bool] = field(default_factory=dict)  # owner, group, class
@@ -266,7 +238,7 @@ class Calendar:
         *,
         overdue: bool,
     ) -> None:
-        """Book a job that starts later.  From then on durations matter on that host.
+        """Book a job that starts later.
 
         Other jobs may use the limits of the job until it starts.  They may not if the job is overdue: if
         its devices become free early, no job of the same owner must be in its way.
@@ -274,7 +246,6 @@ class Calendar:
         self._book(job, host, devices, at_s, duration_s)
         for limit in self.limits(job) if overdue else ():
             limit.timeline.take(self.snapshot.now_s, at_s, limit.amount)
-        host.only_frees_up = False
 
     def _book(
         self, job: PendingJob, host: HostCalendar, devices: Iterable[str], at_s: float, duration_s: float
@@ -282,7 +253,6 @@ class Calendar:
         host.book(job.request, devices, at_s, at_s + duration_s)
         for limit in self.limits(job):
             limit.timeline.take(at_s, at_s + duration_s, limit.amount)
-        self.changed.append(host)
 
     def limits(self, job: PendingJob | RunningJob) -> Iterator[Limit]:
         """Return the limits that a job falls under."""

@@ -23,7 +23,7 @@ from runner.core.scheduler.attained import (
     pending_standing,
     running_standing,
 )
-from runner.core.scheduler.calendar import Calendar, expected_end
+from runner.core.scheduler.calendar import Calendar, HostCalendar, expected_end
 from runner.core.scheduler.config import SchedulerConfig, SchedulingOrder
 from runner.core.scheduler.fairshare import FairShare, billed_devices
 from runner.core.scheduler.placement import Placement, RequestClass
@@ -66,11 +66,6 @@ class Displacements:
     by_host: dict[str, list[Displaceable]] = field(default_factory=dict)  # the highest standing first
     highest: float = -inf  # standing
     hopeless: set[tuple[object, ...]] = field(default_factory=set)  # what found nobody in this plan
-    _changes_seen: int = 0  # of the calendar
-    _possible_of: dict[tuple[object, ...], Mapping[str, list[Displaceable]]] = field(default_factory=dict)
-    """The jobs that may be preempted for those of a standing and class, by host; ``_only``: of one owner."""
-    _tried: dict[str, dict[tuple[object, ...], _Trial | None]] = field(default_factory=dict)
-    """What was found on each host, until something changes on it."""
 
     def __post_init__(self) -> None:
         snapshot = self.calendar.snapshot
@@ -113,23 +108,18 @@ class Displacements:
         self, only: tuple[str, str] | None, against: tuple[float, int]
     ) -> Mapping[str, list[Displaceable]]:
         """Return by host the jobs that may be preempted for a standing and class, most willing first."""
-        key = (only, against)
-        if key not in self._possible_of:
-            found = {name: self._possible_on(name, only, against) for name in self.by_host}
-            self._possible_of[key] = {name: jobs for name, jobs in found.items() if jobs}
-        return self._possible_of[key]
-
-    def _possible_on(
-        self, name: str, only: tuple[str, str] | None, against: tuple[float, int]
-    ) -> list[Displaceable]:
         (standing, rank), by_time = against, self._is_by_time
-        return [
-            each
-            for each in self.by_host[name]
-            if each.standing > standing + each.cost_s * by_time
-            and each.rank <= rank
-            and (only is None or (each.job.owner, each.job.group) == only)
-        ]
+        found = {
+            name: [
+                each
+                for each in jobs
+                if each.standing > standing + each.cost_s * by_time
+                and each.rank <= rank
+                and (only is None or (each.job.owner, each.job.group) == only)
+            ]
+            for name, jobs in self.by_host.items()
+        }
+        return {name: jobs for name, jobs in found.items() if jobs}
 
     def _only(self, job: PendingJob, standing: float) -> tuple[str, str] | None:
         """Return the users whose jobs alone may be preempted for a job; None: those of all."""
@@ -176,24 +166,13 @@ class Displacements:
     ) -> _Trial | None:
         """Return the jobs of a host that would make room for a request, and the placement after that."""
         host = self.calendar.by_name.get(name)
-        if host is None or not self._frees_enough(request_class, possible, host.number):
+        if host is None or not self._frees_enough(request_class, possible, host):
             return None
-        changed = self.calendar.changed
-        while self._changes_seen < len(changed):
-            self._tried.pop(changed[self._changes_seen].host.name, None)
-            self._changes_seen += 1
-        # where nothing but room comes with time, it does not matter for how long it is wanted
-        lasts = None if host.only_frees_up else span
-        key = (id(request_class), tuple(each.job.job_id for each in possible), lasts)
-        tried = self._tried.setdefault(name, {})
-        if key not in tried:
-            victims = choose_victims(
-                self.calendar, host, request_class, [each.job for each in possible], span
-            )
-            earlier = place_without(self.calendar, host, request_class, victims, span) if victims else None
-            lost_device_s = sum(each.cost_device_s for each in possible if each.job in victims)
-            tried[key] = None if earlier is None else _Trial(victims, earlier, lost_device_s)
-        return tried[key]
+        jobs = [each.job for each in possible]
+        victims = choose_victims(self.calendar, host, request_class, jobs, span)
+        earlier = place_without(self.calendar, host, request_class, victims, span) if victims else None
+        lost_device_s = sum(each.cost_device_s for each in possible if each.job in victims)
+        return None if earlier is None else _Trial(victims, earlier, lost_device_s)
 
     def _that_pays(self, job: PendingJob, trial: _Trial, otherwise: Placement) -> PreemptionCandidate | None:
         """Return a displacement if the waiting that it spares is worth more than it costs, and affordable."""
@@ -211,10 +190,10 @@ class Displacements:
         return self.calendar.snapshot.config.order is SchedulingOrder.SRPT
 
     def _frees_enough(
-        self, request_class: RequestClass, possible: list[Displaceable], host_number: int
+        self, request_class: RequestClass, possible: list[Displaceable], host: HostCalendar
     ) -> bool:
         """Return True if the devices of these jobs and those that are free are as many as are wanted."""
-        free = len(request_class.pool.open.get(host_number, ()))
+        free = len(request_class.free_now(host))
         return free + sum(len(each.job.devices) for each in possible) >= request_class.request.gpus
 
     def take(self, candidate: PreemptionCandidate) -> None:
@@ -225,7 +204,6 @@ class Displacements:
     def remove(self, victims: Iterable[RunningJob]) -> None:
         """Forget jobs that were told to stop."""
         taken = {victim.job_id for victim in victims}
-        self._possible_of.clear()
         self.highest = -inf
         for name, jobs in self.by_host.items():
             self.by_host[name] = [each for each in jobs if each.job.job_id not in taken]

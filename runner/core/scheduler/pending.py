@@ -331,7 +331,7 @@ class PendingReasons(Mapping[str, PendingReason]):
         for host in self._usable_hosts(request_class):
             if window.covers_host(host.host.name):
                 continue
-            slots = request_class.pool.slots[host.number]
+            slots = request_class.slots[host.number]
             left = sum(slot.device.uuid not in window.devices for slot in slots)
             if left >= request_class.request.gpus:
                 return True
@@ -341,7 +341,7 @@ class PendingReasons(Mapping[str, PendingReason]):
         return [
             host
             for host in self.placements.calendar.hosts
-            if not request_class.request.gpus or request_class.pool.slots[host.number]
+            if not request_class.request.gpus or request_class.slots[host.number]
         ]
 
     def _allocated(

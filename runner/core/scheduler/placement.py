@@ -23,27 +23,21 @@ from runner.core.scheduler.timeline import Span
 
 
 @dataclass(slots=True)
-class DevicePool:
-    """The devices that some request classes can use, by host, and those of them that are free now."""
-
-    slots: dict[int, list[DeviceSlot]]
-    open: dict[int, list[DeviceSlot]] = field(default_factory=dict)
-    changes_seen: int = 0  # of ``Calendar.changed``
-
-
-@dataclass(slots=True)
 class RequestClass:
     """Equal requests, with what this plan has found out about them."""
 
-    number: int
     request: ResourceRequest
     millicpus: int
     device_units: int
-    pool: DevicePool
+    slots: dict[int, list[DeviceSlot]]  # that it can use, by host
     exhausted: bool = False  # fits nowhere now, however short
     never_placeable: bool = False  # and at no later time that is known
     too_long_s: float | None = None  # the shortest duration that is known not to fit now
     possible: bool | None = None  # would fit an empty host; None: not computed yet
+
+    def free_now(self, host: HostCalendar) -> list[DeviceSlot]:
+        """Return the devices of a host that can be used and are free now, for a moment at least."""
+        return [slot for slot in self.slots[host.number] if slot.timeline.free[0] >= self.device_units]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +53,9 @@ class Placements:
     """Searches for placements in a calendar."""
 
     calendar: Calendar
-    _pools: dict[object, DevicePool] = field(default_factory=dict)
+    _matching: dict[object, dict[int, list[DeviceSlot]]] = field(default_factory=dict)
     _by_request: dict[ResourceRequest, RequestClass] = field(default_factory=dict)
     _by_identity: dict[int, RequestClass] = field(default_factory=dict)
-    _numbers: dict[ResourceRequest, int] = field(
-        default_factory=dict
-    )  # of the classes, in this plan or in all
-
-    def __post_init__(self) -> None:
-        kept = self.calendar.snapshot.kept_hosts
-        if kept is not None:
-            self._numbers = kept.requests
 
     def request_class(self, request: ResourceRequest) -> RequestClass:
         """Return the class of a request; equal requests have the same class."""
@@ -79,13 +65,7 @@ class Placements:
         known = self._by_request.get(request)
         if known is None:
             placed = self._placed_here(request)
-            known = RequestClass(
-                self._numbers.setdefault(placed, len(self._numbers)),
-                placed,
-                millicpus(placed),
-                device_units(placed),
-                self._pool(placed),
-            )
+            known = RequestClass(placed, millicpus(placed), device_units(placed), self._slots(placed))
             self._by_request[request] = known
         self._by_identity[id(request)] = known
         return known
@@ -96,7 +76,8 @@ class Placements:
             return replace(request, gpus=0)
         return request
 
-    def _pool(self, request: ResourceRequest) -> DevicePool:
+    def _slots(self, request: ResourceRequest) -> dict[int, list[DeviceSlot]]:
+        """Return the devices that match a request, by host."""
         key = (
             bool(request.gpus),
             request.vendor,
@@ -106,62 +87,22 @@ class Placements:
             request.avoid,
             request.device_bytes,
         )
-        if key not in self._pools:
-            pool = self._pools[key] = DevicePool(self._matching_slots(key, request))
-            self._refresh(pool, self.calendar.hosts, request)
-            pool.changes_seen = len(self.calendar.changed)
-        return self._pools[key]
-
-    def _matching_slots(self, key: object, request: ResourceRequest) -> dict[int, list[DeviceSlot]]:
-        """Return the devices that match a request, by host; which ones that are may be known by now."""
-        hosts, kept = self.calendar.hosts, self.calendar.snapshot.kept_hosts
-        if kept is None:
-            return {host.number: _usable(request, host.slots) for host in hosts}
-        if key not in kept.matching:
-            kept.matching[key] = [tuple(s.number for s in _usable(request, host.slots)) for host in hosts]
-        matching = kept.matching[key]
-        return {
-            host.number: host.slots
-            if len(matching[host.number]) == len(host.slots)
-            else [host.slots[i] for i in matching[host.number]]
-            for host in hosts
-        }
-
-    def _refresh(self, pool: DevicePool, hosts: Iterable[HostCalendar], request: ResourceRequest) -> None:
-        """Work out anew which devices of some hosts are free now."""
-        units = device_units(request)
-        for host in hosts:
-            pool.open.pop(host.number, None)
-            free = [slot for slot in pool.slots[host.number] if slot.timeline.free[0] >= units]
-            if free or not request.gpus:
-                pool.open[host.number] = free
+        if key not in self._matching:
+            hosts = self.calendar.hosts
+            self._matching[key] = {host.number: _usable(request, host.slots) for host in hosts}
+        return self._matching[key]
 
     def find_now(self, request_class: RequestClass, duration_s: float) -> Selection | None:
         """Return the best devices on which a job of this duration can start now; None: there are none."""
-        pool, changed = request_class.pool, self.calendar.changed
-        if pool.changes_seen < len(changed):
-            self._refresh(pool, changed[pool.changes_seen :], request_class.request)
-            pool.changes_seen = len(changed)
-        best: Selection | None = None
-        for number, free in pool.open.items():
+        best, now_s = None, self.calendar.snapshot.now_s
+        for host in self.calendar.hosts:
+            free = request_class.free_now(host)
             if len(free) < request_class.request.gpus:
                 continue
-            selection = self._find_now_on(request_class, self.calendar.hosts[number], free, duration_s)
+            selection = fit_host(request_class, host, free, now_s, now_s + duration_s)
             if selection is not None and (best is None or selection.score < best.score):
                 best = selection
         return best
-
-    def _find_now_on(
-        self, request_class: RequestClass, host: HostCalendar, free: list[DeviceSlot], duration_s: float
-    ) -> Selection | None:
-        now_s = self.calendar.snapshot.now_s
-        if not host.only_frees_up:
-            return fit_host(request_class, host, free, now_s, now_s + duration_s)
-        # The duration does not matter on this host: the result is kept until the host changes.
-        known = host.selections
-        if request_class.number not in known:
-            known[request_class.number] = fit_host(request_class, host, free, now_s, now_s)
-        return known[request_class.number]
 
     def find_earliest(
         self, request_class: RequestClass, span: Span, limits: Sequence[Limit] = ()
@@ -170,8 +111,6 @@ class Placements:
         best: Placement | None = None
         for host in self.calendar.hosts:
             latest_s = best.at_s if best else inf
-            if host.only_frees_up and not limits and host.opens_s.get(request_class.number, 0.0) > latest_s:
-                continue
             found = self._find_earliest_on(host, request_class, span, limits, latest_s)
             if found is None:
                 continue
@@ -192,13 +131,7 @@ class Placements:
         ``_lower_bound`` names a time before which no placement is possible.  The search repeats it from
         that time on until it stays where it is.
         """
-        slots, at_s = request_class.pool.slots[host.number], self.calendar.snapshot.now_s
-        if host.only_frees_up and not limits:
-            at_s = max(_opens_s(host, request_class, slots, at_s), at_s)
-            if at_s == inf or at_s > latest_s:
-                return None
-            selection = fit_host(request_class, host, slots, at_s, at_s)
-            return Placement(at_s, selection) if selection else None
+        slots, at_s = request_class.slots[host.number], self.calendar.snapshot.now_s
         while True:
             bound_s = _lower_bound(host, request_class, slots, at_s, span, limits)
             if bound_s == inf or bound_s > latest_s:
@@ -211,18 +144,18 @@ class Placements:
     def enough_together(self, request_class: RequestClass) -> bool:
         """Return True if enough devices are free on one host, linked where the request says so."""
         return any(
-            select_devices(request_class.request, self.calendar.hosts[number], free)
-            for number, free in request_class.pool.open.items()
+            select_devices(request_class.request, host, request_class.free_now(host))
+            for host in self.calendar.hosts
         )
 
     def usable_slots(self, request_class: RequestClass) -> Iterator[DeviceSlot]:
         """Yield the devices that match a request, whatever their state is."""
-        return (slot for slots in request_class.pool.slots.values() for slot in slots)
+        return (slot for slots in request_class.slots.values() for slot in slots)
 
     def could_ever_run(self, request_class: RequestClass) -> bool:
         """Return True if a request fits on some host that is empty and entirely in service."""
         if request_class.possible is None:
-            slots = request_class.pool.slots
+            slots = request_class.slots
             request_class.possible = any(
                 _fits_empty_host(request_class, host, slots[host.number]) for host in self.calendar.hosts
             )
@@ -243,17 +176,6 @@ def fit_host(
         return None
     free = [slot for slot in slots if slot.timeline.min_free(begins_s, ends_s) >= request_class.device_units]
     return select_devices(request_class.request, host, free)
-
-
-def _opens_s(
-    host: HostCalendar, request_class: RequestClass, slots: Sequence[DeviceSlot], now_s: float
-) -> float:
-    """Return from when on a host that only frees up has room; for how long does not matter there."""
-    known = host.opens_s.get(request_class.number)
-    if known is None:
-        known = _lower_bound(host, request_class, slots, now_s, Span(0.0), ())
-        host.opens_s[request_class.number] = known
-    return known
 
 
 def _lower_bound(  # noqa: PLR0913, PLR0917

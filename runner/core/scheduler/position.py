@@ -56,7 +56,7 @@ class _ResourceGroups:
             return found
         members = frozenset(
             (number, slot.number)
-            for number, slots in request_class.pool.slots.items()
+            for number, slots in request_class.slots.items()
             for slot in slots
             if slot.device.state in {DeviceState.FREE, DeviceState.ALLOCATED}
         )
@@ -257,7 +257,7 @@ class UnboundedJobs:
         now_s = self.snapshot.now_s
         own_host = each.job.host if isinstance(each.job, RunningJob) else None  # None: it may be any host
         for host in self.placements.calendar.hosts:
-            usable = not request_class.request.gpus or bool(request_class.pool.slots[host.number])
+            usable = not request_class.request.gpus or bool(request_class.slots[host.number])
             possible_host = usable and own_host in {None, host.host.name}
             if possible_host and _is_short(host, request_class, now_s, each.ends_s):
                 return True

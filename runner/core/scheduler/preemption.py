@@ -9,9 +9,8 @@ in device-seconds, weighted by class:
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runner.core.scheduler.calendar import Calendar, HostCalendar, device_units, millicpus
+from runner.core.scheduler.calendar import Calendar, HostCalendar
 from runner.core.scheduler.config import PriorityClass, SchedulingOrder
-from runner.core.scheduler.device_selection import select_devices
 from runner.core.scheduler.fairshare import billed_devices
 from runner.core.scheduler.placement import Placement, RequestClass, fit_host
 from runner.core.scheduler.snapshot import PendingJob, RunningJob
@@ -87,7 +86,7 @@ def choose_victims(
 
     The first of the possible victims are taken first.
     """
-    wanted = {slot.device.uuid for slot in request_class.pool.slots[host.number]}
+    wanted = {slot.device.uuid for slot in request_class.slots[host.number]}
     victims: list[RunningJob] = []
     for job in possible:
         if not _frees_something(job, request_class, wanted):
@@ -131,39 +130,11 @@ def place_without(
 ) -> Placement | None:
     """Return the placement on a host once some jobs have left it."""
     at_s = max(leaves_s(victim, calendar) for victim in victims)
-    if host.only_frees_up:
-        return _place_where_all_frees_up(calendar, host, request_class, victims, at_s)
     trial = host.copy()
     for victim in victims:
         book_release(calendar, trial, victim, at_s)
-    slots = [trial.slots[slot.number] for slot in request_class.pool.slots[host.number]]
+    slots = [trial.slots[slot.number] for slot in request_class.slots[host.number]]
     selection = fit_host(request_class, trial, slots, at_s, span.end_s(at_s))
-    return Placement(at_s, selection) if selection else None
-
-
-def _place_where_all_frees_up(
-    calendar: Calendar,
-    host: HostCalendar,
-    request_class: RequestClass,
-    victims: Sequence[RunningJob],
-    at_s: float,
-) -> Placement | None:
-    """Return the same for a host on which what is free stays free: no copy of its calendar is needed."""
-    leaving = [victim for victim in victims if calendar.ends_s[victim.job_id] > at_s]
-    request = request_class.request
-    cpus = host.millicpus.at(at_s) + sum(millicpus(each.request) for each in leaving)
-    memory = host.memory.at(at_s) + sum(each.request.memory_bytes for each in leaving)
-    has_room = cpus >= request_class.millicpus and memory >= request.memory_bytes
-    given_back: dict[str, int] = {}
-    for victim in leaving:
-        for uuid in victim.devices:
-            given_back[uuid] = given_back.get(uuid, 0) + device_units(victim.request)
-    free = [
-        slot
-        for slot in request_class.pool.slots[host.number]
-        if slot.timeline.at(at_s) + given_back.get(slot.device.uuid, 0) >= request_class.device_units
-    ]
-    selection = select_devices(request, host, free) if has_room else None
     return Placement(at_s, selection) if selection else None
 
 

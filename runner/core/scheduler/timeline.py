@@ -50,10 +50,6 @@ class Timeline:
         twin.times, twin.free = self.times.copy(), self.free.copy()
         return twin
 
-    def at(self, at_s: float) -> int:
-        """Return the free amount at a time."""
-        return self.free[max(bisect_right(self.times, at_s) - 1, 0)]
-
     def min_free(self, begins_s: float, ends_s: float) -> int:
         """Return the least free amount from ``begins_s`` to ``ends_s``; an empty time means ``begins_s``."""
         times = self.times

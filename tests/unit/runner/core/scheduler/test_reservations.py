@@ -382,7 +382,7 @@ def _times(places: Placements) -> Iterator[list[float]]:
 def _fits(places: Placements, needs: ResourceRequest, at_s: float, lasts_s: float) -> bool:
     shape = places.request_class(needs)
     hosts, ends_s = places.calendar.hosts, at_s + lasts_s
-    return any(fit_host(shape, host, shape.pool.slots[host.number], at_s, ends_s) for host in hosts)
+    return any(fit_host(shape, host, shape.slots[host.number], at_s, ends_s) for host in hosts)
 
 
 @FEW

@@ -7,7 +7,7 @@ import pytest
 from runner.base.errors import UsageError
 from runner.base.textfile import FileError
 from runner.files.own_project import OwnProject, describe_own
-from runner.files.package_lock import locked_torch
+from runner.files.package_lock import locked_hashes, locked_torch
 from runner.files.required import Collected, RequirementReader
 from runner.files.requirements import admits_python
 
@@ -480,3 +480,10 @@ def test_a_lock_with_a_torch_of_its_own_says_so() -> None:
     own = '[[packages]]\nname = "torch"\nversion = "2.5.0"\n[tool.runner]\nisolated = true\n'
     assert locked_torch(own) == "2.5.0"
     assert locked_torch(own.replace("true", "false")) is None
+
+
+def test_what_was_built_has_the_hash_of_its_source() -> None:
+    wheel = "{name = 'a-1.whl', url = 'file:///a', hashes = {sha256 = 'made'}}"
+    packages = "".join(f'[[packages]]\nname = "{name}"\nwheels = [{wheel}]\n' for name in "ab")
+    lock = f'{packages}[tool.runner.built]\na = "https://x/a-1.tar.gz#sha256=told"\n'
+    assert locked_hashes(lock) == {"a": "told", "b": "made"}

@@ -207,6 +207,30 @@ def test_a_project_of_the_users_own_is_installed_from_the_snapshot(daemon: Servi
     assert "Broken pipe" not in log  # Python ignores the signal, and a program should not
 
 
+def test_two_projects_of_one_namespace_find_each_other_and_no_index_is_asked(daemon: Service) -> None:
+    place = daemon.root / "own-two"
+    for name, text in (
+        ("a", "X = 1\n"),
+        ("b", "def main():\n    from lab.a import X\n    print('found', X)\n"),
+    ):
+        (place / f"libs/{name}/src/lab").mkdir(parents=True)
+        (place / f"libs/{name}/src/lab/{name}.py").write_text(text)
+    (place / "libs/a/setup.cfg").write_text("[metadata]\nname = lab-a\nversion = attr: lab.a.X\n")
+    project = '[project]\nname = "lab-b"\nversion = "1"\ndependencies = ["Lab.A>=1"]\n'
+    (place / "libs/b/pyproject.toml").write_text(f'{project}[project.scripts]\nlab-b = "lab.b:main"\n')
+    file = daemon.file(
+        "own-two",
+        workload={"kind": "program", "command": ["bash", "-c", "cd / && lab-b"], "code": str(place)},
+        resources={"cpus": 0.1, "memory": "64MiB"},
+        image={"requirements": ["-e own-two/libs/b", "-e own-two/libs/a"]},
+    )
+    job_id = daemon.submit(file)
+    assert daemon.ends(job_id)["outcome"] == "succeeded", daemon.log(job_id)
+    log = daemon.log(job_id)
+    assert "found 1" in log
+    assert "lab-a of a version that only its build knows is taken from libs/a in the code" in log
+
+
 def test_a_path_of_python_in_the_environment_is_that_of_the_program(daemon: Service) -> None:
     job_id, _, _ = submit(daemon, "path", wait="0")
     daemon.ends(job_id)

@@ -382,8 +382,8 @@ def test_dependencies_of_a_project_are_its_requirements_in_the_versions_of_its_l
 @pytest.mark.parametrize(
     ("name", "text", "fact"),
     [
-        ("pyproject.toml", "[tool]\n", "pyproject.toml: .: pyproject.toml: has no table [project]"),
-        ("pyproject.toml", "= 1", "pyproject.toml: .: pyproject.toml: Invalid statement"),
+        ("pyproject.toml", "[tool]\n", "pyproject.toml: has no table [project]"),
+        ("pyproject.toml", "= 1", "pyproject.toml: Invalid statement"),
         ("pylock.toml", "a = 1", "pylock.toml: is not a lock: it has no packages"),
         ("pylock.toml", "[[packages]]\nversion = '1'", "pylock.toml: is not a lock: a package has no name"),
         ("pylock.toml", "requires-python = 'x'", "pylock.toml: Invalid specifier"),

@@ -10,9 +10,9 @@ from runner.adapters.launch import SUPERVISED_ENTRY
 from tests.fakes.daemon.service import until
 
 HEARS = """\
-import signal
+import os, signal
 for each in (signal.SIGUSR1, signal.SIGTERM):
-    signal.signal(each, lambda number, frame: print(signal.Signals(number).name, flush=True))
+    signal.signal(each, lambda number, _: os.write(1, signal.Signals(number).name.encode() + bytes([10])))
 print("ready", flush=True)
 while True:
     signal.pause()

@@ -62,8 +62,9 @@ STOPS = 'eval "$1"; begin_stop "$2"; while echo "$told" && read -r _; do go_on_s
 FORKING = """\
 import ctypes, os, signal
 ctypes.CDLL(None).prctl(15, b"sh")  # to the eye a shell with a handler, which has forked
-signal.signal(signal.SIGTERM, lambda number, frame: print("trapped", flush=True))
-program = "import os, signal; signal.signal(15, lambda *_: (print('heard', flush=True), os._exit(0)))"
+signal.signal(signal.SIGTERM, lambda number, frame: os.write(1, b"trapped" + bytes([10])))
+hear = "signal.signal(15, lambda *_: (os.write(1, b'heard' + bytes([10])), os._exit(0)))"
+program = "import os, signal; " + hear
 goes_on, begins = os.pipe()
 child = os.fork()
 if child:

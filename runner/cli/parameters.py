@@ -114,34 +114,49 @@ def time_ago(ctx: click.Context, param: click.Parameter, given: str | None) -> f
             raise click.BadParameter(
                 f"{given[:LONGEST_SHOWN]!r} is not a time; {example}", ctx, param
             ) from error
-        if moment.tzinfo is None:
-            raise click.BadParameter(f"needs an offset from UTC: {given}Z or {given}+01:00", ctx, param)
-        return moment.timestamp()
+        return moment.timestamp()  # without an offset, it is the time here
     ago = seconds_of_unit(ctx, param, given)
     return None if ago is None else time.time() - ago
 
 
 def time_ahead(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:
-    """Return a time with its offset from UTC: of ``22:00``, the next one here, and of ``+2h``, from now.
+    """Return a time with its offset from UTC: ``22:00``, the next one here, ``tomorrow 9:00`` or ``+2h``.
 
-    Any other text is returned as it is; the daemon says what is wrong with it.
+    A time without an offset is one here. Any other text is returned as it is; the daemon says what is wrong.
     """
     given = check_text(ctx, param, given)
-    clock = re.fullmatch(r"([01]?[0-9]|2[0-3]):([0-5][0-9])", given or "")
-    if given is None or not (clock or given.startswith("+")):
+    clock = re.fullmatch(r"(?:(today|tomorrow)(?: +|$))?(?:([01]?[0-9]|2[0-3]):([0-5][0-9]))?", given or "")
+    ahead = re.fullmatch(r"(?:now *)?\+ *([^ ].*|)", given or "")
+    if not given or not (clock or ahead or _DATE.fullmatch(given)):
         return given
     from datetime import UTC, datetime, timedelta
 
     now = datetime.fromtimestamp(time.time(), UTC)
-    if not clock:
-        moment = now + timedelta(seconds=seconds_of_unit(ctx, param, given[1:]) or 0.0)
-        return moment.astimezone().isoformat(timespec="seconds")
-    at = {"hour": int(clock[1]), "minute": int(clock[2]), "second": 0, "microsecond": 0}
-    today = now.astimezone().replace(tzinfo=None, **at)  # without the offset of now: it may be another then
-    moment = today.astimezone()
-    if moment <= now:
-        moment = (today + timedelta(days=1)).astimezone()
-    return moment.isoformat(timespec="seconds")
+    if ahead:
+        moment = now + timedelta(seconds=seconds_of_unit(ctx, param, _short_unit(ahead[1])) or 0.0)
+    elif clock:
+        at = {"hour": int(clock[2] or 0), "minute": int(clock[3] or 0), "second": 0, "microsecond": 0}
+        today = now.astimezone().replace(
+            tzinfo=None, **at
+        )  # without the offset of now: it may be another then
+        moment = today.astimezone()
+        if clock[1] == "tomorrow" or (moment <= now and not clock[1]):
+            moment = (today + timedelta(days=1)).astimezone()
+    else:
+        try:
+            moment = datetime.fromisoformat(given)
+        except ValueError:  # such as the 31st of June
+            return given
+    return moment.astimezone().isoformat(timespec="seconds")
+
+
+_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2})?)?")
+"""A date, perhaps with a time, without an offset from UTC."""
+
+
+def _short_unit(duration: str) -> str:
+    """Return a duration with its unit in one letter: ``1h`` for ``1hour``, as Slurm writes it."""
+    return re.sub(r" *(s|m|h|d)(?:ec|econd|in|inute|our|ay)s?$", r"\1", duration)
 
 
 def dependencies(
@@ -193,5 +208,5 @@ the_start = click.option(
     "--not-before",
     callback=time_ahead,
     metavar="TIME",
-    help="Earliest start: 22:00, +2h, or 2030-01-31T18:00:00+01:00.",
+    help="Earliest start: 22:00, tomorrow 9:00, +2h, or 2030-01-31T18:00, here or with +01:00.",
 )

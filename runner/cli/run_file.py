@@ -73,7 +73,9 @@ PLACES: Final = frozenset({"src", "scripts", "script", "bin", "code", "tools"})
 PACKAGE_FILES: Final = ("requirements.txt", "pylock.toml", "pyproject.toml", "setup.cfg", "setup.py")
 """Files beside a script that name its packages; the first one counts."""
 
-_PLAIN: Final = re.compile(r"-{0,2}[A-Za-z_./][A-Za-z0-9_./+-]*|[0-9]+(?:[kKmMgGtT](?:i?B)?|[smhd])")
+_PLAIN: Final = re.compile(
+    r"-{0,2}(?!\.[0-9])[A-Za-z_./][A-Za-z0-9_./+-]*|[0-9]+(?:[kKmMgGtT](?:i?B)?|[smhd])"
+)
 _WORDS: Final = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n", ".inf", ".nan"})
 _SCRIPT: Final = re.compile(r"(.*[^/])\.(?:py|ipynb|sh|bash|pl|rb|jl|R|lua|js)")
 _PYTHON: Final = re.compile(r"python[0-9.]*")

@@ -365,7 +365,8 @@ _NO_SCRIPT: Final = re.compile(
     re.MULTILINE,
 )
 _USAGE: Final = re.compile(
-    rb"(?im)^usage(?: of [^\n]{1,200})?:(?:\s|$)|^(?:\S+: )?error: (?:no such|missing|invalid|got unexpected)"
+    rb"(?im)^make: \*\*\* no |^usage(?: of [^\n]{1,200})?:(?:\s|$)"
+    rb"|^(?:\S+: )?error: (?:no such|missing|invalid|got unexpected)"
     rb"|^try '[^\n]{0,200}--help'"
     rb"|Error \xe2\x94\x80|^ERROR: (?:Could not consume|The function received no value|Cannot find key)"
 )
@@ -516,8 +517,9 @@ def diagnose(log: bytes, exit_code: int | None) -> Diagnosis | None:
         script = match[1].decode(errors="replace")
         hint = f"{script} has no #! line, so a shell has read it; write: python {script}"
         return Diagnosis(ExitCause.NOT_EXECUTABLE, hint)
-    if _NO_SCRIPT.search(last):
-        return Diagnosis(ExitCause.NOT_FOUND, "the script or module is not in the code of the job")
+    if match := _NO_SCRIPT.search(last):
+        hint = "the script or module is not in the code of the job"
+        return Diagnosis(ExitCause.NOT_FOUND, hint, _line_at(last, match.start()))
     if exit_code == _USAGE_CODE and _USAGE.search(last):
         return _refused(last)
     return None
@@ -548,7 +550,7 @@ def _of_a_child(text: bytes) -> int | None:
 def _refused(last: bytes) -> Diagnosis:
     """Return that a program refuses its arguments, with its line about an error, or its last words."""
     lines = [line for line in last.decode(errors="replace").splitlines() if any(map(str.isalpha, line))]
-    errors = [at for at, line in enumerate(lines) if "error:" in line.lower()]
+    errors = [at for at, line in enumerate(lines) if "error:" in line.lower() or "*** No " in line]
     unknown = [at for at, line in enumerate(lines) if _UNKNOWN.search(line)]
     at = (errors or unknown or [len(lines) - 1])[-1]
     ends = at + 2 if lines[at].endswith(":") else at + 1

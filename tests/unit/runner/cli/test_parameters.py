@@ -37,7 +37,18 @@ def told(text: str | None) -> str | None:
         ("+90m", "2026-03-29T03:30:00+02:00"),
         ("+1h30m", "2026-03-29T03:30:00+02:00"),
         ("2030-01-31T18:00:00+01:00", "2030-01-31T18:00:00+01:00"),
-        ("tomorrow", "tomorrow"),  # refused by the daemon
+        ("now+90m", "2026-03-29T03:30:00+02:00"),
+        ("now+1hour", "2026-03-29T03:00:00+02:00"),
+        ("now + 2 days", "2026-03-31T02:00:00+02:00"),
+        ("tomorrow", "2026-03-30T00:00:00+02:00"),
+        ("tomorrow 9:00", "2026-03-30T09:00:00+02:00"),
+        ("today 22:00", "2026-03-29T22:00:00+02:00"),
+        ("2026-03-28", "2026-03-28T00:00:00+01:00"),
+        ("2030-07-31 18:00", "2030-07-31T18:00:00+02:00"),
+        ("2030-01-31T18:00:30", "2030-01-31T18:00:30+01:00"),
+        ("2030-06-31", "2030-06-31"),  # this and the following are refused by the daemon
+        ("next week", "next week"),
+        ("25:00", "25:00"),
         (None, None),
     ],
 )
@@ -47,7 +58,7 @@ def test_a_time_of_the_day_and_a_duration_from_now_are_moments(text: str | None,
         assert datetime.fromisoformat(moment).tzinfo is not None
 
 
-@pytest.mark.parametrize("text", ["+2", "+", "+h", "+-1h"])
+@pytest.mark.parametrize("text", ["+2", "+", "+h", "+-1h", "now+", "+1 week"])
 def test_a_duration_without_a_unit_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
         told(text)

@@ -140,7 +140,7 @@ def _findings(  # noqa: PLR0913, PLR0917  (evidence from all of these)
     checked = validate_facts(facts, DecisionPoint.EXIT)
     effective = {name: value for name, value in checked.items() if name in settings}
     return ExitFindings(
-        _with_more(end, _missing(run, reports), _of_checkpoints(saved)),
+        _with_more(end, _missing(run, reports, end), _of_checkpoints(saved)),
         pinned,
         checked,
         saved.steps,
@@ -172,10 +172,13 @@ def _of_checkpoints(saved: SavedCheckpoints) -> str:
     return f"{BEGAN_AGAIN}{saved.went_back}; {how}" if saved.went_back else ""
 
 
-def _missing(run: ExaminedAttempt, reports: attempt_facts.AttemptReports) -> str:
+def _missing(run: ExaminedAttempt, reports: attempt_facts.AttemptReports, end: AttemptEnd) -> str:
     """Return the file that a program misses and that lies in the directory of its code."""
-    raised = find_exception(reports.log_tail) if run.is_program else None
-    explain = partial(explain_missing, raised, run.revision, run.paths.work_dir, run.paths_in_code)
+    if not run.is_program:
+        return ""
+    raised = find_exception(reports.log_tail)
+    said = raised.line if raised is not None else find_complaint(reports.log_tail) if end.exit_code else ""
+    explain = partial(explain_missing, said, run.revision, run.paths.work_dir, run.paths_in_code)
     return _read(run, "code", partial(explain, in_container=run.in_container), "")
 
 

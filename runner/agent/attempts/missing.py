@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 from jobs.contract import Program
-from runner.agent.attempts.diagnosis import PythonException
 from runner.base.textfile import one_line
 from runner.files.left_out import find_missed
 from runner.files.revision import Revision
@@ -54,33 +53,31 @@ _PROJECTS: Final = ("pyproject.toml", "setup.cfg", "setup.py")
 
 
 def explain_missing(
-    raised: PythonException | None,
+    said: str,
     revision: Revision,
     work_dir: Path,
     paths_in_code: Callable[[], Collection[str]],
     *,
     in_container: bool,
 ) -> str:
-    """Return the file or module that an exception misses, and what to do; empty if that is not known.
+    """Return the file or module that a program misses, and what to do; empty if that is not known.
 
     Args:
-        raised: The exception that has ended the program.
+        said: The exception that has ended the program, or its line that says what went wrong; or empty.
         revision: What was submitted.
         work_dir: The directory of the program on this host.
         paths_in_code: Returns the paths in the snapshot.
         in_container: Whether the program ran in one.
     """
-    if raised is None:
-        return ""
-    if (library := _NO_LIBRARY.search(raised.line)) is not None:
+    if (library := _NO_LIBRARY.search(said)) is not None:
         return _no_library(library[1], library[2], in_container=in_container)
     if revision.code is None:
         return ""
-    if "attempted relative import with no known parent" in raised.line:
+    if "attempted relative import with no known parent" in said:
         return _as_module(revision)
-    if (name := _NO_NAME.search(raised.line)) is not None:
+    if (name := _NO_NAME.search(said)) is not None:
         return _not_in_module(name[2], name[1], paths_in_code())
-    module = _NO_MODULE.search(raised.line)
+    module = _NO_MODULE.search(said)
     if module is not None:
         place = module[1].replace(".", "/")
         found = [f"{below}{place}{end}" for below in ("", "src/") for end in ("", ".py")]
@@ -91,13 +88,13 @@ def explain_missing(
             or _off_path(module[1], paths)
             or _of_another_name(module[1])
         )
-    return _left_out(revision, _named(raised.line), work_dir) if _NO_FILE.search(raised.line) else ""
+    return _left_out(revision, _named(said), work_dir) if _NO_FILE.search(said) else ""
 
 
 def _named(line: str) -> Iterator[str]:
-    """Yield the paths that an exception names, in quotes or as words."""
+    """Yield the paths that a line names, in quotes or as words."""
     yield from (first or second for first, second in _QUOTED.findall(line))
-    yield from (word.strip("'\"`()[]{},;:.") for word in line.split() if "/" in word)
+    yield from (word.strip("'\"`()[]{},;:.") for word in line.split() if {"/", "."} & set(word))
 
 
 def _left_out(revision: Revision, paths: Iterator[str] | list[str], work_dir: Path) -> str:

@@ -29,7 +29,8 @@ def explain(
     revision = Revision(job=job, path=path, accelerator="cpu", uid=1, gid=1, groups=(), user="ada", code=code)
     log = f'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\n{line}\n'
     raised = find_exception(log.encode())
-    return explain_missing(raised, revision, WORK, lambda: paths, in_container=in_container)
+    said = line if raised is None else raised.line
+    return explain_missing(said, revision, WORK, lambda: paths, in_container=in_container)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,10 @@ def explain(
         "FileNotFoundError: Couldn't find a dataset at /code/data/mine.",
         "ModuleNotFoundError: No module named 'data'",
         "ModuleNotFoundError: No module named 'data.sets'",
+        "cat: data/train.bin: No such file or directory",
+        "bash: line 1: data/train.bin: No such file or directory",
+        "tail: cannot open 'data/train.bin' for reading: No such file or directory",
+        "/usr/bin/python: No module named data.sets",
     ],
 )
 def test_a_missing_file_names_what_was_left_out(line: str) -> None:

@@ -172,7 +172,8 @@ _SIGNS: Final = (
         rb"|No visible GPU (?:devices|is found)|No supported gpu backend|NVMLError_(?:Driver|Library)Not"
         rb"|error from cudaGetDeviceCount|CUDA driver not functional|cuDNN failed to initialize"
         rb"|no supported devices found for platform|No OpenCL device found"
-        rb"|libcuda\.so|CUDA unknown error|no GPUs found|Cannot assign a device|can only be used on CUDA"
+        rb"|libcuda\.so|CUDA unknown error|No devices were found|no GPUs found|Cannot assign a device"
+        rb"|can only be used on CUDA"
         rb"|Failed to initialize NVML"
         rb"|MPS client failed|system not yet initialized|communicate with the NVIDIA driver",
         "the program has no usable device; see resources.gpus and runner gpus",
@@ -213,7 +214,8 @@ _SIGNS: Final = (
     ),
     _sign(
         ExitCause.NETWORK,
-        rb"[Nn]ame resolution|Name or service not known|No address associated|Failed to resolve|getaddrinfo"
+        rb"[Nn]ame resolution|Temporary failure resolving|Name or service not known|No address associated"
+        rb"|Failed to resolve|getaddrinfo"
         rb"|[Cc]ould not resolve host|unable to resolve host|from versions: none\)"
         rb"|Connection (?:refused|reset|aborted|timed out|error)|ConnectionError"
         rb"|CONNECTION FAILED|Connection(?:Refused|Reset|Aborted|Lost|Closed)|NewConnectionError"
@@ -287,7 +289,7 @@ _SIGNS: Final = (
     _sign(
         ExitCause.USAGE_ERROR,
         rb"^(?:FATAL )?Flags parsing error|^Could not override '|^Cannot find primary config '"
-        rb"|See https://hydra\.cc/docs|(?:^|\n)Available options in '|(?:^|\n)Usage:\s*\n\s"
+        rb"|See https://hydra\.cc/docs|(?:^|\n)Available options(?: in '|:)|(?:^|\n)Usage:\s*\n\s"
         rb"|(?:^|\n)Try ['\"`][^\n]{0,200}--help['\"]"
         rb"|^getopt\.GetoptError"
         rb"|^(?:\w+\.)*(?:MissingMandatoryValue|UnrecognizedFlagError|UsageError|NoSuchOption|BadParameter)\b"
@@ -375,6 +377,10 @@ _UNKNOWN: Final = re.compile(
     r"|no such"
 )
 _USAGE_CODE: Final = 2
+_SHORT_USAGE: Final = re.compile(
+    rb"^(?i:usage): \S+ (?:[\[<-]|[A-Z]{2})[^\n]*(?:\n[^\n]*){0,8}\Z", re.MULTILINE
+)
+"""The usage of a program at the end of its log; without one, exit code 2 says that it is one."""
 
 _OF_KERNELS: Final = frozenset(
     (
@@ -391,7 +397,7 @@ _RECORD: Final = re.compile(
     rb"|\[?[0-9]{2}:[0-9]{2}:[0-9]{2}\b"
     rb"| *[0-9]{1,3}%\||srun: error: [^\n]{1,200}: Exited with exit code"
     rb"|make(?:\[[0-9]+\])?: (?:\*\*\* .* Error [0-9]{1,2}$|Leaving)"
-    rb"|error Command failed with exit code [0-9]{1,2}\b|ERROR conda\.cli|(?:real|user|sys)\t"
+    rb"|error Command failed with exit code [0-9]{1,2}\b|ERROR conda\.cli|\++ \S|(?:real|user|sys)\t"
     rb"|\[?(?i:info|warn|warning|debug|trace)\b|\[?[IW][0-9]{4}\b|\[W[^]]*\]|\[[^]\n]{1,40}\] \[[DIW]\]"
 )
 """The beginning of a line of a log, which is no part of a message of an error."""
@@ -400,7 +406,7 @@ _COMPLAINS: Final = re.compile(
     rb"\s*$|[ \t]|[-=*#]{3}|[\w./+~@-]{1,60}(?:\[[0-9]+\]|\([0-9]*\))?: |(?i:\[?(?:fatal|error|critical)\b)"
     rb"|\[?[EF][0-9]{4}\b|\[[\w /:.#@-]{1,40}\]:?(?: ?\[?E(?:[0-9]{4})?\b| (?i:fatal|error))|terminate called"
     rb"|[0-9-]{10}[ T]\S+ F |[\w./-]{1,60} (?:error|ERR!)|[\w./*()]{1,200}\([^\n]*\)$|runtime stack:"
-    rb"|Exception in thread|\}$|Node\.js v[0-9]|batch request: |In |Error in |Calls: |Available options in '"
+    rb"|Exception in thread|\}$|Node\.js v[0-9]|batch request: |In |Error in |Calls: |Available options"
     rb"|Loss is "
     rb"|CUDA kernel errors might|For debugging consider|Compile with `TORCH|Exception raised from "
     rb"|Set the environment variable"
@@ -520,7 +526,9 @@ def diagnose(log: bytes, exit_code: int | None) -> Diagnosis | None:
     if match := _NO_SCRIPT.search(last):
         hint = "the script or module is not in the code of the job"
         return Diagnosis(ExitCause.NOT_FOUND, hint, _line_at(last, match.start()))
-    if exit_code == _USAGE_CODE and _USAGE.search(last):
+    if (exit_code == _USAGE_CODE and _USAGE.search(last)) or (
+        exit_code and _SHORT_USAGE.search(last.strip())
+    ):
         return _refused(last)
     return None
 

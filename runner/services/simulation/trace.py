@@ -31,37 +31,70 @@ from runner.files.validation import did_you_mean
 Cell: TypeAlias = str | float | bool | None
 
 
+TRUE: Final = ("true", "yes", "1")
+TRUTHS: Final = (*TRUE, "false", "no", "0")
+CLASSES: Final = tuple(each.name for each in DEFAULT_CLASSES)
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One column of a trace."""
+    """One column of a trace: a text, one of some words, or a number of at least ``least``."""
 
     meaning: str
     default: Cell = None
     required: bool = False
+    words: tuple[str, ...] = ()
+    least: float | None = None
+    most: float = math.inf
+    whole: bool = False
+
+    def value(self, given: object) -> Any:  # noqa: ANN401  of the type of the column
+        """Return the value of a cell.
+
+        Raises:
+            ValueError: it is wrong.
+        """
+        text = str(given)
+        if self.words:
+            word = text if self.words is CLASSES else text.lower()
+            if word not in self.words:
+                known = f"{', '.join(self.words)}{did_you_mean(text, self.words)}"
+                raise ValueError(f"{quoted(text)} is none of {known}")
+            return word in TRUE if self.words is TRUTHS else word
+        if self.least is None:
+            return text
+        number = _number(text)
+        if number is None or number < self.least:
+            raise ValueError(f"must be a number of at least {self.least:g}, not {quoted(text)}")
+        if self.whole and not number.is_integer():
+            raise ValueError(f"must be a whole number, not {quoted(text)}")
+        if number > self.most:
+            raise ValueError(f"must be {self.most:g} at most, not {quoted(text)}")
+        return int(number) if self.whole else number
 
 
 FIELDS: Final[Mapping[str, Field]] = {
     "job": Field("name of the job, for after; its line number by default", ""),
     "user": Field("who submitted it", required=True),
-    "submit_s": Field("seconds from any beginning", required=True),
-    "duration_s": Field("how long it really runs", required=True),
-    "gpus": Field("devices", required=True),
-    "limit_s": Field("time limit; empty: none", None),
+    "submit_s": Field("seconds from any beginning", required=True, least=0.0),
+    "duration_s": Field("how long it really runs", required=True, least=0.001),
+    "gpus": Field("devices", required=True, least=0.0, whole=True),
+    "limit_s": Field("time limit; empty: none", least=0.001),
     "group": Field("group of the user", ""),
-    "class": Field("priority class: idle, normal, urgent", "normal"),
-    "priority": Field("among the user's own jobs", 50),
-    "cpus": Field("cores", 1.0),
-    "memory_gib": Field("host memory", 0.0),
-    "device_gib": Field("least memory of each device", 0.0),
-    "linked": Field("true: all on one island", False),  # noqa: FBT003  the default of a column
+    "class": Field("priority class: idle, normal, urgent", "normal", words=CLASSES),
+    "priority": Field("among the user's own jobs", 50, least=0.0, most=100, whole=True),
+    "cpus": Field("cores", 1.0, least=0.0),
+    "memory_gib": Field("host memory", 0.0, least=0.0),
+    "device_gib": Field("least memory of each device", 0.0, least=0.0),
+    "linked": Field("true: all on one island", "false", words=TRUTHS),
     "after": Field("jobs that must have succeeded, with spaces between", ""),
     "sweep": Field("sweep that it belongs to", ""),
-    "at_a_time": Field("jobs of the sweep that may run together", None),
-    "saves": Field("true: it saves when it is asked to stop", True),  # noqa: FBT003  the same
-    "save_s": Field("how long that takes; empty: it works on for the grace period", None),
-    "restart_s": Field("from a new start to where it was", RESTART_S),
-    "checkpoint_every_s": Field("of a job that does not save when asked; empty: it never saves", None),
-    "progress": Field("true: it reports its steps, so its end is known", False),  # noqa: FBT003  the same
+    "at_a_time": Field("jobs of the sweep that may run together", least=1.0, whole=True),
+    "saves": Field("true: it saves when it is asked to stop", "true", words=TRUTHS),
+    "save_s": Field("how long that takes; empty: it works on for the grace period", least=0.0),
+    "restart_s": Field("from a new start to where it was", RESTART_S, least=0.0),
+    "checkpoint_every_s": Field("of a job that does not save when asked; empty: it never saves", least=1.0),
+    "progress": Field("true: it reports its steps, so its end is known", "false", words=TRUTHS),
 }
 
 REQUIRED: Final = frozenset(name for name, each in FIELDS.items() if each.required)
@@ -139,91 +172,51 @@ def _arrival(
     shapes: dict[ResourceRequest, ResourceRequest],
 ) -> Arrival | None:
     """Return the job of one line; None if it is wrong, with what is wrong noted down."""
-    wrong = list(_wrong(number, row))
-    problems += wrong
-    if wrong:
-        return None
-    cells = {name: row.get(name, each.default) for name, each in FIELDS.items()}
-    needs = ResourceRequest(
-        cpus=float(cells["cpus"]),
-        memory_bytes=int(float(cells["memory_gib"]) * GIB),
-        gpus=int(float(cells["gpus"])),
-        device_bytes=int(float(cells["device_gib"]) * GIB),
-        linked=str(cells["linked"]).lower() in _TRUE,
-    )
-    at_a_time, sweep = cells["at_a_time"], str(cells["sweep"])
-    return Arrival(
-        job_id=str(cells["job"]) or f"line-{number}",
-        owner=str(cells["user"]),
-        request=shapes.setdefault(needs, needs),
-        submitted_s=float(cells["submit_s"]),
-        duration_s=float(cells["duration_s"]),
-        time_limit_s=None if cells["limit_s"] is None else float(cells["limit_s"]),
-        group=str(cells["group"]),
-        priority_class=str(cells["class"]),
-        priority=int(float(cells["priority"])),
-        dependencies=tuple(Dependency(each, DependencyCondition.OK) for each in str(cells["after"]).split()),
-        array=JobArray(sweep, None if at_a_time is None else int(float(at_a_time))) if sweep else None,
-        saves=str(cells["saves"]).lower() in _TRUE,
-        save_s=None if cells["save_s"] is None else float(cells["save_s"]),
-        restart_s=float(cells["restart_s"]),
-        checkpoint_every_s=None
-        if cells["checkpoint_every_s"] is None
-        else float(cells["checkpoint_every_s"]),
-        progress=str(cells["progress"]).lower() in _TRUE,
-    )
-
-
-_NUMBERS: Final = {
-    "submit_s": 0.0, "duration_s": 0.001, "gpus": 0.0, "limit_s": 0.001, "priority": 0.0, "cpus": 0.0,
-    "memory_gib": 0.0, "device_gib": 0.0, "at_a_time": 1.0, "save_s": 0.0, "restart_s": 0.0,
-    "checkpoint_every_s": 1.0,
-}  # fmt: skip
-
-
-_WHOLE: Final = frozenset({"gpus", "priority", "at_a_time"})
-_TRUE: Final = ("true", "yes", "1")
-_WORDS: Final = {
-    "class": tuple(each.name for each in DEFAULT_CLASSES),
-    "linked": (*_TRUE, "false", "no", "0"),
-    "saves": (*_TRUE, "false", "no", "0"),
-    "progress": (*_TRUE, "false", "no", "0"),
-}
-
-MOST_URGENT: Final = 100
-"""The highest priority among one's own jobs."""
-
-
-def _wrong(number: int, row: Mapping[str, Any]) -> Iterator[Problem]:
-    at = Position(number, 1)
-    for name in row:
-        if name not in FIELDS:
-            yield Problem(at, str(name), "unknown field")
+    at, count, cells = Position(number, 1), len(problems), dict[str, Any]()
+    problems += [Problem(at, str(name), "unknown field") for name in row if name not in FIELDS]
     for name, each in FIELDS.items():
-        if each.required and name not in row:
-            yield Problem(at, name, "is required")
-    for name, least in _NUMBERS.items():
-        value = row.get(name)
-        if value is not None and not _number(value, least):
-            yield Problem(at, name, f"must be a number of at least {least:g}, not {quoted(str(value))}")
+        given = each.default if row.get(name) is None else row[name]
+        if given is None and each.required:
+            problems.append(Problem(at, name, "is required"))
+        try:
+            cells[name] = None if given is None else each.value(given)
+        except ValueError as error:
+            problems.append(Problem(at, name, str(error)))
+    if len(problems) > count:
+        return None
+    needs = ResourceRequest(
+        cpus=cells["cpus"],
+        memory_bytes=int(cells["memory_gib"] * GIB),
+        gpus=cells["gpus"],
+        device_bytes=int(cells["device_gib"] * GIB),
+        linked=cells["linked"],
+    )
+    return Arrival(
+        job_id=cells["job"] or f"line-{number}",
+        owner=cells["user"],
+        request=shapes.setdefault(needs, needs),
+        submitted_s=cells["submit_s"],
+        duration_s=cells["duration_s"],
+        time_limit_s=cells["limit_s"],
+        group=cells["group"],
+        priority_class=cells["class"],
+        priority=cells["priority"],
+        dependencies=tuple(Dependency(each, DependencyCondition.OK) for each in cells["after"].split()),
+        array=JobArray(cells["sweep"], cells["at_a_time"]) if cells["sweep"] else None,
+        saves=cells["saves"],
+        save_s=cells["save_s"],
+        restart_s=cells["restart_s"],
+        checkpoint_every_s=cells["checkpoint_every_s"],
+        progress=cells["progress"],
+    )
 
-    for name in _WHOLE & row.keys():
-        if _number(row[name], _NUMBERS[name]) and not float(str(row[name])).is_integer():
-            yield Problem(at, name, f"must be a whole number, not {quoted(str(row[name]))}")
-    if _number(row.get("priority"), MOST_URGENT + 1):
-        yield Problem(at, "priority", f"must be {MOST_URGENT} at most, not {quoted(str(row['priority']))}")
-    for name, words in _WORDS.items():
-        word = str(row.get(name, words[0]))
-        if (word if name == "class" else word.lower()) not in words:
-            fact = f"{quoted(word)} is none of {', '.join(words)}{did_you_mean(word, words)}"
-            yield Problem(at, name, fact)
 
-
-def _number(value: object, least: float) -> bool:
+def _number(text: str) -> float | None:
+    """Return a finite number; None if a text is none."""
     try:
-        return math.isfinite(number := float(str(value))) and number >= least
+        return number if math.isfinite(number := float(text)) else None
     except ValueError:
-        return False
+        return None
 
 
 def _dangling(rows: Iterable[tuple[int, object]], jobs: list[Arrival]) -> Iterator[Problem]:

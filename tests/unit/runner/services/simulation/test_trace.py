@@ -90,6 +90,13 @@ def test_unknown_and_missing_columns_are_told(tmp_path: Path) -> None:
     assert problems(trace(tmp_path, line)) == ["1:1: gpu: unknown field"]
 
 
+def test_null_is_as_good_as_nothing(tmp_path: Path) -> None:
+    cells = {"user": "a", "submit_s": 0, "duration_s": 1, "gpus": 1, "cpus": None, "saves": None}
+    [job] = read(trace(tmp_path, json.dumps(cells)))
+    assert (job.request.cpus, job.saves) == (1.0, True)
+    assert problems(trace(tmp_path, json.dumps({**cells, "gpus": None}))) == ["1:1: gpus: is required"]
+
+
 @pytest.mark.parametrize("line", ['{"user": ', "[1]"])
 def test_what_is_no_json_object_is_told(tmp_path: Path, line: str) -> None:
     good = json.dumps({"user": "a", "submit_s": 0, "duration_s": 1, "gpus": 1})

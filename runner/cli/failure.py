@@ -36,6 +36,7 @@ BY_WORD: Final = {
     "its package is ": "submit it again so",
     "is started as its module: ": "submit it again so",
     "is the driver's: ": "submit it again so",
+    "packages are asked for before: ": "submit it again so",
     ", and the job does not get ": "do one of both, and submit it again",
     " and is left out": "submit it again so",
     "is not in the code of the job": "check the path of the script: it is relative to the code, of which"

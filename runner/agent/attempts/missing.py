@@ -2,12 +2,14 @@
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
 from jobs.contract import Program
+from runner.agent.attempts.start import describe_command
 from runner.base.textfile import one_line
 from runner.files.left_out import find_missed
 from runner.files.revision import Revision
@@ -19,6 +21,11 @@ _NO_NAME: Final = re.compile(
 _NO_LIBRARY: Final = re.compile(
     r"\b((lib[A-Za-z][\w.+-]{0,60}?)\.so\.?[\w.]{0,20}): cannot open shared object file"
 )
+_NO_COMMAND: Final = re.compile(r"No such file or directory: '([A-Za-z0-9][\w.+-]{0,60})'")
+_PIP: Final = re.compile(
+    r"pip3? install (?:(?:-U|--upgrade) )?['\"`]?([A-Za-z0-9][\w.,\[\]<>=!~-]{0,80}[\w\]])"
+)
+"""Advice of a program to a person at a terminal."""
 _DRIVER: Final = re.compile(r"lib(cuda|nvidia-ml|amdhip64|hsa-runtime64)")
 _NO_FILE: Final = re.compile(r"No such file|FileNotFoundError|[Uu]nable to open|does not exist|not found")
 _QUOTED: Final = re.compile(r"'([^']{1,1000})'|\"([^\"]{1,1000})\"")
@@ -88,7 +95,19 @@ def explain_missing(
             or _off_path(module[1], paths)
             or _of_another_name(module[1])
         )
-    return _left_out(revision, _named(said), work_dir) if _NO_FILE.search(said) else ""
+    told = _left_out(revision, _named(said), work_dir) if _NO_FILE.search(said) else ""
+    return told or (_not_of_image(said, paths_in_code) if in_container else "")
+
+
+def _not_of_image(line: str, paths_in_code: Callable[[], Collection[str]]) -> str:
+    """Return the way to a command or package that an exception asks for, and that nothing in the code is."""
+    command, package = _NO_COMMAND.search(line), _PIP.search(line)
+    name = command[1] if command else package[1] if package else ""
+    if not name or _off_path(re.split(r"[^\w-]", name)[0].replace("-", "_"), paths_in_code()):
+        return ""
+    if command:
+        return describe_command(name)
+    return f"packages are asked for before: runner run --with {shlex.quote(name)}, or image.requirements"
 
 
 def _named(line: str) -> Iterator[str]:

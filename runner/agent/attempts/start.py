@@ -78,6 +78,8 @@ _NEEDLESS: Final = {
     ),
     **dict.fromkeys(("sbatch", "srun", "qsub"), "this job is in a queue already; write the program itself"),
     **dict.fromkeys(("docker", "podman"), "a job is a container itself; --image names another image"),
+    **dict.fromkeys(("module", "ml"), "the image has what it loads, such as CUDA; write the line without it"),
+    "sudo": "jobs have no rights of root; runner run --system PACKAGE installs what is Debian's",
     "nvidia-smi": "a job has it if it asks for a GPU: runner run --gpus 1",
 }
 """Commands that no job needs, and what takes their place."""
@@ -168,6 +170,14 @@ def _of_a_command(last: bytes, *, in_container: bool) -> str:
         closed = b": Permission denied" in last
         there = f"; a {tool} on the PATH is out of this user's reach, as all below /root is" if closed else ""
         return f"{tool} is not on the PATH of this machine for the user of the job{there}"
+    ways = describe_command(tool)
+    return (
+        ways or f"{tool} is not in the image; its package is one of Python (--with) or of Debian (--system)"
+    )
+
+
+def describe_command(tool: str) -> str:
+    """Return the way to a command that the image does not have; empty if that is not known."""
     if (instead := _NEEDLESS.get(tool)) is not None:
         return f"{tool} is not in the image; {instead}"
     if (version := _OTHER_PYTHON.fullmatch(tool)) is not None:
@@ -179,4 +189,4 @@ def _of_a_command(last: bytes, *, in_container: bool) -> str:
     if (package := _DEBIAN.get(tool)) is not None:
         ways = f"runner run --system {package}, or image.system: [{package}], installs it"
         return f"{tool} is not in the image; {ways}"
-    return f"{tool} is not in the image; its package is one of Python (--with) or of Debian (--system)"
+    return ""

@@ -173,3 +173,39 @@ def test_a_script_of_a_package_is_told_to_start_as_its_module() -> None:
         ": python -m mine.train in place of ./mine/train.py"
     )
     assert explain(line, command="[python, train.py]") == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: 'git'",
+            "runner run --system git, or image",
+        ),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'accelerate'", "run --with accelerate, or"),
+        (
+            "RuntimeError: Ninja is required to load C++ extensions (pip install ninja to get it)",
+            "packages are asked for before: runner run --with ninja, or image.requirements",
+        ),
+        (
+            "ImportError: it requires Accelerate: `pip install 'accelerate>=0.26'`",
+            "--with 'accelerate>=0.26',",
+        ),
+        ("ImportError: please run pip install -U foo[bar].", "--with 'foo[bar]', or"),
+    ],
+)
+def test_what_an_image_lacks_is_told_with_the_way_in_a_job(line: str, told: str) -> None:
+    assert told in explain(line)
+    assert explain(line, in_container=False) == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "path"),
+    [
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'git'", "src/git/__init__.py"),
+        ("ImportError: pip install my-model first", "my_model/net.py"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'data.csv'", "train.py"),
+    ],
+)
+def test_what_the_code_has_or_nobody_knows_is_not_advised(line: str, path: str) -> None:
+    assert explain(line, ("train.py", path)) == ""

@@ -106,6 +106,8 @@ def test_a_plain_process_is_not_told_of_an_image() -> None:
         ("conda", "write the command without it"),
         ("uv", "write the command without it"),
         ("srun", "write the program itself"),
+        ("module", "the image has what it loads"),
+        ("sudo", "jobs have no rights of root"),
         ("nvidia-smi", "if it asks for a GPU"),
         ("mytool", "its package is one of Python (--with) or of Debian (--system)"),
     ],

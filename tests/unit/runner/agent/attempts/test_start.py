@@ -107,7 +107,6 @@ def test_a_plain_process_is_not_told_of_an_image() -> None:
         ("uv", "write the command without it"),
         ("srun", "write the program itself"),
         ("module", "the image has what it loads"),
-        ("sudo", "jobs have no rights of root"),
         ("nvidia-smi", "if it asks for a GPU"),
         ("mytool", "its package is one of Python (--with) or of Debian (--system)"),
     ],
@@ -117,3 +116,9 @@ def test_a_command_that_is_missing_has_the_advice_that_works_for_it(tool: str, t
     said = explain_start((tool, "x"), log, lambda: IN_CODE, in_container=True)
     assert said.startswith(f"{tool} is not in the image; ")
     assert told in said
+
+
+def test_sudo_within_a_line_is_told_without_a_package_of_it() -> None:
+    log = b"bash: line 1: sudo: command not found\n"
+    said = explain_start(("bash", "-c", "sudo apt-get install x"), log, lambda: IN_CODE, in_container=True)
+    assert said.startswith("sudo is not in the image; jobs have no rights of root; runner run --system")

@@ -298,6 +298,11 @@ def _read_setup_cfg(found: ReadProject, text: str, read: ReadFile, wanted: set[s
         parser.read_string(text)
     except configparser.Error as error:
         raise ValueError(f"setup.cfg: {str(error).partition(chr(10))[0]}") from error
+    for section in filter(parser.has_section, ("metadata", "options")):
+        for name, value in [*parser[section].items()]:  # setuptools takes dashes, too
+            parser[section].setdefault(name.replace("-", "_"), value)
+    if parser.has_option("options", "entry_points"):
+        raise ValueError("setup.cfg: entry_points: list them in [options.entry_points]")
     found.name = found.name or parser.get("metadata", "name", fallback="")
     found.version = found.version or parser.get("metadata", "version", fallback="")
     if found.python is None and parser.has_option("options", "python_requires"):
@@ -396,14 +401,22 @@ def _read_setup_py(found: ReadProject, text: str, wanted: set[str]) -> set[str]:
         step = "list them there as texts, or in a pyproject.toml with [project]"
         raise ValueError(f"setup.py: its dependencies, commands or directories are computed; {step}")
     if "dependencies" in wanted and required is not None:
-        required = [required] if isinstance(required, str) else list(required)
-        found.dependencies += _lines(text, _texts(required, "setup.py: install_requires"), "setup.py")
+        found.dependencies += _lines(text, _required(required, "setup.py: install_requires"), "setup.py")
     if "optional-dependencies" in wanted:
         for extra, value in _table(extras).items():
-            found.extras[canonicalize_name(extra)] = _lines(
-                text, _texts(value, f"setup.py: {extra}"), "setup.py"
-            )
+            if ":" in str(extra):
+                step = "write the marker behind each requirement"
+                raise ValueError(f"setup.py: extras_require: {str(extra)[:60]}: {step}")
+            wanted_of = _required(value, f"setup.py: {extra}")
+            found.extras[canonicalize_name(str(extra))] = _lines(text, wanted_of, "setup.py")
     return wanted
+
+
+def _required(value: object, where: str) -> list[str]:
+    """Return the requirements of a list, or of the lines of a text."""
+    if isinstance(value, str):
+        return [line.text for line in parse_lines(value)]
+    return _texts([*value] if isinstance(value, tuple | set) else value, where)
 
 
 _COMPUTED: Final = object()

@@ -146,6 +146,8 @@ class RequirementReader:
             places = [self.base / path, directory / path]  # pip looks where it is started: it may be either
             place = next((each for each in places if self._is_project(each)), places[-1])
             self._add_local(placed, place, extras, collected)
+        elif line.is_default:  # the operator says what stands for it
+            return
         elif (fact := find_mistake(line)) is not None:
             collected.mistakes.append(Mistake(placed, fact))
         else:

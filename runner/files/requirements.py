@@ -32,6 +32,7 @@ _PLACE: Final = re.compile(
 _DIRECTORY: Final = re.compile(r"(\.{1,2}(?![^/\[])|/|[^\s;@\[<>=!~,]*/)[^;@\[\]]*(\[[A-Za-z0-9 ,._-]*\])?")
 """A path of a directory, as pip knows it: it begins with a dot, or has a slash; with extras, or without."""
 
+_DEFAULT_INDEX: Final = re.compile(r"(-i|--index-url)[\s=]+https://pypi\.(python\.)?org/simple/?")
 _COMMENT: Final = re.compile(r"\s*#")
 _CODING: Final = re.compile(rb"#.*coding[:=]\s*([-\w.]+)")
 _MARKS: Final = (
@@ -109,6 +110,11 @@ class RequirementLine:
         return self.text.startswith("-")
 
     @property
+    def is_default(self) -> bool:
+        """Return True for the option that names pip's own index, as exports of other tools have it."""
+        return _DEFAULT_INDEX.fullmatch(self.text) is not None
+
+    @property
     def include(self) -> tuple[bool, str] | None:
         """Return (it includes constraints, the included path), or None if the line includes nothing."""
         found = _INCLUDE.match(self.text)
@@ -121,7 +127,9 @@ class RequirementLine:
     def local(self) -> tuple[str, tuple[str, ...]] | None:
         """The path of a directory with a project, and its extras that are wanted; None: it names none."""
         editable = _EDITABLE.match(self.text)
-        text = self.text if editable is None else _unquoted(self.text[editable.end() :].strip())
+        text = self.text
+        if editable is not None:
+            text = re.sub(r"^file:(//(?=/))?(?!.*%)", "", _unquoted(text[editable.end() :].strip()))
         if len(text) > MAX_REQUIREMENT or _PLACE.match(text):
             return None
         path, _, extras = text.partition("[")

@@ -65,6 +65,9 @@ def mistake(files: dict[str, str], *asked: str) -> str:
             ["attrs"],
         ),
         ({"setup.py": "import setuptools\nsetuptools.setup(name='mine')"}, []),
+        ({"setup.py": "setup(name='mine', install_requires=('attrs', 'idna'))"}, ["attrs", "idna"]),
+        ({"setup.py": 'setup(name=\'mine\', install_requires="""attrs\n# x\nidna""")'}, ["attrs", "idna"]),
+        ({"setup.cfg": "[metadata]\nname=mine\n[options]\ninstall-requires = attrs\n"}, ["attrs"]),
         (
             {
                 "pyproject.toml": "[build-system]\n",
@@ -158,6 +161,14 @@ def test_a_requirement_of_a_project_has_the_place_of_its_line() -> None:
         ({"setup.py": "setup(name='x', package_dir={'x': 'lib'})"}, "package_dir gives x another name than"),
         ({"setup.py": "setup(name='x', entry_points='a = b:c')"}, "a = b:c: is in no [group]"),
         ({"setup.py": "setup(name='x', cffi_modules=['b.py:ffi'])"}, "has to be compiled"),
+        (
+            {"setup.py": "setup(name='x', extras_require={':python_version<\"4\"': ['a']})"},
+            "write the marker",
+        ),
+        (
+            {"setup.cfg": "[metadata]\nname = x\n[options]\nentry_points = file: e.ini\n"},
+            "setup.cfg: entry_p",
+        ),
         ({"setup.cfg": "[metadata]\nname = x\n[options]\npackage_dir =\n  x = lib\n"}, "package_dir gives x"),
         (
             {"pyproject.toml": NAMED + '[tool.poetry.dependencies]\npython = ">=3.11"\nattrs = "^1"'},
@@ -233,6 +244,18 @@ def test_a_project_of_the_code_is_never_taken_from_an_index() -> None:
     files["libs/b/pyproject.toml"] = files["libs/b/pyproject.toml"].replace(">=1", ">=2")
     [found] = collected(files, "requirements.txt").mistakes
     assert (found.placed.line.number, found.fact) == (3, "the code has lab-a 1.5; change one of both")
+
+
+@pytest.mark.parametrize("line", ["-e file:.", "-e file:///home/ada/code", "--editable=file:.[dev]"])
+def test_an_address_of_a_directory_of_ones_own_is_that_directory(line: str) -> None:
+    extra = "[project.optional-dependencies]\ndev = []\n"
+    assert [each.name for each in collected({"pyproject.toml": NAMED + extra}, (line,)).own] == ["mine"]
+
+
+@pytest.mark.parametrize("line", ["-i https://pypi.org/simple", "--index-url=https://pypi.org/simple/"])
+def test_the_default_index_of_an_export_is_no_choice(line: str) -> None:
+    assert lines(collected({"r.txt": f"{line}\nattrs\n"}, "r.txt")) == ["attrs"]
+    assert mistake({"r.txt": f"{line}.evil/\n"}, "-r r.txt").startswith("the operator chooses how")
 
 
 def test_a_project_whose_name_is_computed_has_that_of_its_directory() -> None:

@@ -11,6 +11,7 @@ from typing import Final
 from jobs.contract import Program
 from runner.agent.attempts.start import describe_command
 from runner.base.textfile import one_line
+from runner.files.host_paths import explain_missing_path
 from runner.files.left_out import find_missed
 from runner.files.revision import Revision
 
@@ -79,7 +80,7 @@ def explain_missing(
     if (library := _NO_LIBRARY.search(said)) is not None:
         return _no_library(library[1], library[2], in_container=in_container)
     if revision.code is None:
-        return ""
+        return _outside(revision, said) if in_container else ""
     if "attempted relative import with no known parent" in said:
         return _as_module(revision)
     if (name := _NO_NAME.search(said)) is not None:
@@ -96,7 +97,7 @@ def explain_missing(
             or _of_another_name(module[1])
         )
     told = _left_out(revision, _named(said), work_dir) if _NO_FILE.search(said) else ""
-    return told or (_not_of_image(said, paths_in_code) if in_container else "")
+    return told or (_outside(revision, said) or _not_of_image(said, paths_in_code) if in_container else "")
 
 
 def _not_of_image(line: str, paths_in_code: Callable[[], Collection[str]]) -> str:
@@ -124,6 +125,12 @@ def _left_out(revision: Revision, paths: Iterator[str] | list[str], work_dir: Pa
         if (told := find_missed(left_out, directory, os.path.normpath(inner))) is not None:
             return told.removeprefix("workload.code: ")
     return ""
+
+
+def _outside(revision: Revision, said: str) -> str:
+    """Return that a path is one of the host, or that nothing is mounted there."""
+    paths = (path for path in _named(said) if path.startswith("/")) if _NO_FILE.search(said) else ()
+    return next(filter(None, (explain_missing_path(revision, path) for path in paths)), "")
 
 
 def _no_library(file: str, stem: str, *, in_container: bool) -> str:

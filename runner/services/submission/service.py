@@ -23,6 +23,7 @@ from runner.core.job.states import Preparing
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner, User
 from runner.core.scheduler.admission import check_queued
+from runner.files.host_paths import find_host_paths
 from runner.files.revision import Revision
 from runner.files.settings.notify import OWN_LABEL
 from runner.files.shell import find_scripts
@@ -182,6 +183,7 @@ class SubmissionService:
         return (
             *written,
             *self._link_warnings(revision),
+            *find_host_paths(revision),
             *([AWAITS_ENGINE.format(problem)] if problem else self._image_warnings(revision)),
         )
 

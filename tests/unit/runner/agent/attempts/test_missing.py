@@ -209,3 +209,25 @@ def test_what_an_image_lacks_is_told_with_the_way_in_a_job(line: str, told: str)
 )
 def test_what_the_code_has_or_nobody_knows_is_not_advised(line: str, path: str) -> None:
     assert explain(line, ("train.py", path)) == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("python: can't open file '/home/ada/project/train.py': [Errno 2] No such file", "write ./train.py"),
+        ("runner: 1: exec: /home/ada/project/run.sh: not found", "begins in its code: write ./run.sh"),
+        ("cat: /home/ada/other/x.txt: No such file or directory", "--mount /home/ada/other:/data/other"),
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: '/scratch/set'",
+            "--mount /scratch/set:/data/set",
+        ),
+        ("FileNotFoundError: '/data/imagenet/train' not found", "nothing is mounted at /data/imagenet"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/tmp/x'", ""),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/usr/share/dict'", ""),
+    ],
+)
+def test_a_path_of_the_host_is_told_in_a_container(line: str, told: str) -> None:
+    said = explain(line, in_container=True)
+    assert told in said
+    assert bool(said) == bool(told)
+    assert explain(line, in_container=False) == ""

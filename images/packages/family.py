@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from images.packages.values import FAMILY, PythonFacts
@@ -14,13 +14,21 @@ def own_family(lines: Iterable[str], facts: PythonFacts) -> frozenset[str]:
     A package of the family that the image lacks altogether fits if its own requirements fit.
     """
     held = facts.versions
+    there = {"python_version": facts.python, "platform_machine": facts.machine}
+    there["python_full_version"] = f"{facts.python}.0"
     found = set()
     for line in lines:
         try:
             wanted = Requirement(line)
-        except InvalidRequirement:  # the resolver tells what is wrong with it
+            applies = wanted.marker is None or wanted.marker.evaluate(there)
+        except ValueError:  # the resolver tells what is wrong with it
             continue
         name = canonicalize_name(wanted.name)
-        if name in FAMILY and name in held and not wanted.specifier.contains(held[name], prereleases=True):
+        if (
+            applies
+            and name in FAMILY
+            and name in held
+            and not wanted.specifier.contains(held[name], prereleases=True)
+        ):
             found.add(name)
     return frozenset(found)

@@ -93,7 +93,10 @@ class RequirementLine:
     def may_apply(self) -> bool:
         """Return False if its marker excludes this platform; which Python a job has is not known here."""
         marker = _parsed(self.requirement).marker
-        return marker is None or "python" in str(marker) or marker.evaluate()
+        try:
+            return marker is None or "python" in str(marker) or marker.evaluate()
+        except ValueError:  # of a comparison that has no meaning
+            return True
 
     def excludes(self, version: str) -> bool:
         """Return True if it does not admit a version, which is known."""

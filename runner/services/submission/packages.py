@@ -186,12 +186,16 @@ def _check_hashes(job: JobFile, collected: Collected, lock: str) -> None:
     Raises:
         FileError: at the line of a requirement whose wheel has another hash.
     """
-    if not any(each.line.hashes for each in (*collected.lines, *collected.constraints)):
+    every = [each for each in (*collected.lines, *collected.constraints) if each.line.hashes]
+    if not every:
         return
     found = locked_hashes(lock)
-    for each in (*collected.lines, *collected.constraints):
+    named: dict[str | None, frozenset[str]] = {}  # by several lines, each for another Python or platform
+    for each in every:
+        named[each.line.name] = named.get(each.line.name, frozenset()) | each.line.hashes
+    for each in every:
         digest = found.get(each.line.name or "")
-        if digest is not None and each.line.hashes and digest not in each.line.hashes:
+        if digest is not None and digest not in named[each.line.name]:
             raise _at(job, each, f"the index has a wheel with sha256 {digest}, which is none of those here")
 
 

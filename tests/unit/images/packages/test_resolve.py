@@ -53,6 +53,10 @@ def test_another_torch_takes_nothing_from_the_image(tmp_path: Path) -> None:
         ("torch==2.4.0", True),
         ("Torch<2", True),
         ("torchvision==0.1", False),  # the image has none
+        ("torch==2.2.2 ; sys_platform == 'darwin' and platform_machine == 'x86_64'", False),
+        ("torch==2.4.0 ; python_version < '3.8'", False),
+        ("torch==2.4.0 ; python_full_version >= '3.8.1'", True),
+        ("torch==2.4.0 ; sys_platform ~= 'x'", False),  # is told
         ("numpy<2", False),
         ("not a requirement at all !", False),
     ],

@@ -264,6 +264,13 @@ def test_a_project_whose_name_is_computed_has_that_of_its_directory() -> None:
     assert "of a version that only its build knows is taken from" in describe_own(own)
 
 
+def test_a_marker_without_a_meaning_excludes_nothing() -> None:
+    text = (
+        NAMED + "[project.optional-dependencies]\ndev = ['attrs']\nall = [\"mine[dev] ; os_name ~= 'x'\"]\n"
+    )
+    assert lines(collected({"pyproject.toml": text}, (".[all]",))) == ["attrs"]
+
+
 def test_commands_of_a_text_are_read_as_those_of_a_table() -> None:
     points = '"""\n[console_scripts]\n# the one\ntrain = mine:main\n[a.b]\nc=mine:c\n"""'
     [own] = collected({"setup.py": f"setup(name='mine', entry_points={points})"}).own

@@ -348,6 +348,15 @@ def test_a_wheel_without_the_hash_that_the_requirements_name_is_refused(site: Si
     assert line == f"r.txt:2: tqdm: the index has a wheel with sha256 {HASH}, which is none of those here"
 
 
+def test_hashes_of_lines_for_several_pythons_are_those_of_any_of_them(site: Site) -> None:
+    lines = [
+        f"six==1 ; python_version < '3' --hash=sha256:{'a' * 64}",
+        f"six==2 ; python_version >= '3' --hash=sha256:{HASH}",
+    ]
+    (site.directory / "r.txt").write_text("\n".join(lines))
+    assert site.submit(f"{JOB}image: {{requirements: r.txt}}\n").status_code == 201
+
+
 def test_a_lock_is_read_back(site: Site) -> None:
     (site.directory / "pylock.toml").write_text(lock_text("tqdm", version="4.1"))
     assert site.submit(f"{JOB}image: {{requirements: pylock.toml}}\n").status_code == 201

@@ -6,7 +6,6 @@ reservations are booked in it as they are decided.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from math import inf
 from typing import Final
 
 from runner.core.scheduler.config import Quota, SchedulerConfig
@@ -50,9 +49,6 @@ class HostCalendar:
     memory: Timeline
     slots: list[DeviceSlot]
     link_groups: dict[str | None, int]  # number of devices in each
-    kept_in: "KeptHosts | None" = (
-        None  # who keeps it for the next plan, as long as this one does not change it
-    )
 
     def copy(self) -> "HostCalendar":
         """Return a copy to try something out on."""
@@ -75,19 +71,12 @@ class HostCalendar:
     def _change(
         self, request: ResourceRequest, devices: Iterable[str], begins_s: float, ends_s: float, sign: int
     ) -> None:
-        if self.kept_in is not None:
-            self.kept_in.drop(self)
         self.millicpus.take(begins_s, ends_s, sign * millicpus(request))
         self.memory.take(begins_s, ends_s, sign * request.memory_bytes)
         booked = frozenset(devices)
         for slot in self.slots if booked else ():
             if slot.device.uuid in booked:
                 slot.timeline.take(begins_s, ends_s, sign * device_units(request))
-
-    def rebase(self, now_s: float) -> None:
-        """Let the calendar begin at a later time, before which nothing changes."""
-        for timeline in (self.millicpus, self.memory, *(slot.timeline for slot in self.slots)):
-            timeline.times[0] = now_s
 
     def close(self, window: Maintenance, now_s: float) -> None:
         """Book a maintenance window that covers the host or some of its devices."""
@@ -101,44 +90,6 @@ class HostCalendar:
             self.memory.take(begins_s, ends_s, self.host.memory_bytes)
 
 
-@dataclass(slots=True)
-class KeptHosts:
-    """The calendars of hosts, kept from plan to plan for as long as nothing changes on a host.
-
-    It is for who makes thousands of plans in a row, as the simulator does.  The reasons of a plan are to be
-    read before the next plan is made.
-    """
-
-    hosts: tuple[Host, ...] = ()
-    now_s: float = 0.0  # of the plan that is being made
-    _calendars: dict[str, tuple[tuple[RunningJob, ...], float, HostCalendar]] = field(default_factory=dict)
-
-    def begin(self, hosts: tuple[Host, ...], now_s: float) -> None:
-        """Begin a plan; forget everything if the hosts are not those of the plan before."""
-        self.now_s = now_s
-        if hosts is not self.hosts:
-            self.hosts = hosts
-            self._calendars.clear()
-
-    def find(self, name: str, jobs: tuple[RunningJob, ...], now_s: float) -> HostCalendar | None:
-        """Return the calendar of a host with these running jobs; None: there is none that is still true."""
-        known = self._calendars.get(name)
-        if known is None or known[0] != jobs or known[1] <= now_s:
-            return None
-        return known[2]
-
-    def keep(self, calendar: HostCalendar, jobs: tuple[RunningJob, ...], until_s: float) -> None:
-        """Keep a calendar that is true until a time."""
-        calendar.kept_in = self
-        self._calendars[calendar.host.name] = (jobs, until_s, calendar)
-
-    def drop(self, calendar: HostCalendar) -> None:
-        """Keep a calendar no longer: a plan has booked something in it."""
-        calendar.kept_in = None
-        calendar.rebase(self.now_s)
-        self._calendars.pop(calendar.host.name, None)
-
-
 def millicpus(request: ResourceRequest) -> int:
     return round(request.cpus * 1000)
 
@@ -148,14 +99,9 @@ def device_units(request: ResourceRequest) -> int:
     return request.device_bytes if request.kind is DeviceKind.SHARED else 1
 
 
-def first_expected_end(job: RunningJob, config: SchedulerConfig) -> float:
-    """Return the time at which a running job was expected to release its resources, which may have passed."""
-    return job.started_s + config.default_duration_s if job.ends_s is None else job.ends_s
-
-
 def expected_end(job: RunningJob, now_s: float, config: SchedulerConfig) -> float:
     """Return the time by which a running job is expected to release its resources."""
-    ends_s = first_expected_end(job, config)
+    ends_s = job.started_s + config.default_duration_s if job.ends_s is None else job.ends_s
     if ends_s > now_s:
         return ends_s
     return now_s + max(OVERRUN_SHARE * (now_s - job.started_s), OVERRUN_S)
@@ -201,27 +147,18 @@ class Calendar:
             for limit in self.limits(job):
                 limit.timeline.take(snapshot.now_s, self.ends_s[job.job_id], limit.amount)
         held = {uuid for job in snapshot.running for uuid in job.devices}
-        kept = None if snapshot.maintenance else snapshot.kept_hosts
-        if kept is not None:
-            kept.begin(snapshot.hosts, snapshot.now_s)
-        self.hosts = [self._host(number, host, held, kept) for number, host in enumerate(snapshot.hosts)]
+        self.hosts = [self._host(number, host, held) for number, host in enumerate(snapshot.hosts)]
         self.by_name = {host.host.name: host for host in self.hosts}
 
-    def _host(self, number: int, host: Host, held: set[str], kept: KeptHosts | None) -> HostCalendar:
+    def _host(self, number: int, host: Host, held: set[str]) -> HostCalendar:
         """Return the calendar of a host with its maintenance and its running jobs."""
-        snapshot, jobs = self.snapshot, tuple(self.running_by_host.get(host.name, ()))
-        found = kept.find(host.name, jobs, snapshot.now_s) if kept is not None else None
-        if found is not None:
-            return found
+        snapshot = self.snapshot
         made = _make_host(number, host, held, snapshot.now_s)
         for window in snapshot.maintenance:
             if window.ends_s > snapshot.now_s:
                 made.close(window, snapshot.now_s)
-        for job in jobs:
+        for job in self.running_by_host.get(host.name, ()):
             made.book(job.request, job.devices, snapshot.now_s, self.ends_s[job.job_id])
-        if kept is not None:
-            until_s = min((first_expected_end(job, snapshot.config) for job in jobs), default=inf)
-            kept.keep(made, jobs, until_s)
         return made
 
     def start(self, job: PendingJob, host: HostCalendar, devices: Iterable[str], duration_s: float) -> None:

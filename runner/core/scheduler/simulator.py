@@ -16,7 +16,6 @@ from typing import Final, TypeAlias
 from runner.core.job.states import Outcome
 from runner.core.scheduler.attained import LATEST_JOBS, LEARNS_EVERY_S, learned_levels
 from runner.core.scheduler.backfill import Plan, PreemptJob, StartJob, plan
-from runner.core.scheduler.calendar import KeptHosts
 from runner.core.scheduler.config import SchedulerConfig, SchedulingOrder
 from runner.core.scheduler.displacement import next_change_s
 from runner.core.scheduler.fairshare import billed_devices, charge_usage, share_excesses
@@ -177,7 +176,6 @@ class _Simulation:
     played: list[SimulatedJob] = field(default_factory=list)
     held: _Account = field(default_factory=_Account)  # device-seconds of all, without decay
     switched_device_s: float = 0.0
-    kept: KeptHosts = field(default_factory=KeptHosts)
     requests: dict[ResourceRequest, ResourceRequest] = field(
         default_factory=dict
     )  # equal ones are one object
@@ -304,7 +302,7 @@ class _Simulation:
         return Snapshot(
             self.now_s, self.site.hosts, tuple(self.waiting.values()), tuple(self._running()),
             self._usage(self.users), self._usage(self.groups), self.ended, self.site.maintenance,
-            self.config, switching_left_device_s=self._switching_left_device_s(), kept_hosts=self.kept,
+            self.config, switching_left_device_s=self._switching_left_device_s(),
             level_usage=self._level_usage(), waiting=self.lengths,
         )  # fmt: skip
 

@@ -16,7 +16,6 @@ from runner.core.scheduler.config import SchedulerConfig
 from runner.core.scheduler.timeline import Span
 
 if TYPE_CHECKING:
-    from runner.core.scheduler.calendar import KeptHosts
     from runner.core.scheduler.ready import ReadyJobs
 
 GIB = 1024**3
@@ -246,8 +245,6 @@ class Snapshot:
     """The pending jobs in order, if somebody keeps them so; else they are sorted by each plan."""
     waiting: Mapping[QueueName, int] | None = field(default=None, compare=False, kw_only=True)
     """How many jobs each owner's queue has, if somebody keeps count; else they are counted."""
-    kept_hosts: "KeptHosts | None" = field(default=None, compare=False, kw_only=True)
-    """The hosts of the plan before, if somebody keeps them: what has not changed is not worked out again."""
     running: tuple[RunningJob, ...] = ()
     user_usage: Mapping[str, float] = field(default_factory=dict)
     group_usage: Mapping[str, float] = field(default_factory=dict)

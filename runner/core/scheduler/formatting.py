@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Final
 
 from runner.base.readable import readable_size
@@ -25,8 +24,6 @@ NAMED = 3
 FIRST_S, LAST_S = (datetime(*day, tzinfo=UTC).timestamp() for day in ((1000, 1, 1), (9999, 12, 31)))
 """The first and the last time that are formatted; the year has four digits."""
 
-DAY_S = 86_400
-
 BRANDS = {"nvidia": "NVIDIA", "amd": "AMD"}
 """Display names of vendors."""
 
@@ -36,9 +33,14 @@ def format_time(at_s: float, snapshot: Snapshot) -> str:
 
     A time outside of the calendar is given as the first or the last time: formatting does not fail.
     """
-    day, second = divmod(_second(at_s + snapshot.utc_offset_s), DAY_S)
-    time = f"{second // 3600:02d}:{second // 60 % 60:02d}"
-    return time if day == _day(snapshot.now_s + snapshot.utc_offset_s) else f"{_date(day)} {time}"
+    at, now = (_to_the_minute(each + snapshot.utc_offset_s) for each in (at_s, snapshot.now_s))
+    return at[11:] if at[:10] == now[:10] else at
+
+
+def _to_the_minute(at_s: float) -> str:
+    """Return a time within the calendar as ``2030-01-31 18:00``."""
+    at = datetime.fromtimestamp(min(max(at_s, FIRST_S), LAST_S) // 1, UTC)
+    return at.isoformat(" ", "minutes")[:16]
 
 
 ESTIMATED_BY: Final[Mapping[EstimateSource, str]] = {
@@ -57,23 +59,6 @@ def format_zone(snapshot: Snapshot) -> str:
     sign = "-" if snapshot.utc_offset_s < 0 else "+"
     ahead = f"{hours:02d}:{minutes:02d}" if minutes else f"{hours}"
     return f"UTC{sign}{ahead}" if hours or minutes else "UTC"
-
-
-def _second(at_s: float) -> int:
-    """Return a time as a whole second within the calendar."""
-    return int(min(max(at_s, FIRST_S), LAST_S) // 1)
-
-
-@lru_cache(maxsize=16)
-def _day(at_s: float) -> int:
-    """Return the day of a time; every estimate of a plan asks for it."""
-    return _second(at_s) // DAY_S
-
-
-@lru_cache(maxsize=1024)
-def _date(day: int) -> str:
-    """Return a day since 1970 as a date; the estimates of a long queue fall on few days."""
-    return f"{datetime.fromtimestamp(day * DAY_S, UTC):%Y-%m-%d}"
 
 
 def format_count(count: int, noun: str) -> str:

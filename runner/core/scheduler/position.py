@@ -47,7 +47,6 @@ class _ResourceGroups:
     placements: Placements
     by_members: dict[frozenset[tuple[int, int]], _ResourceGroup] = field(default_factory=dict)
     by_class: dict[int, _ResourceGroup] = field(default_factory=dict)
-    overlaps: dict[tuple[int, int], float] = field(default_factory=dict)
 
     def of(self, request_class: RequestClass) -> _ResourceGroup:
         """Return the group of a request class; classes that can use the same devices share a group."""
@@ -88,11 +87,8 @@ class _ResourceGroups:
         """Return the share of another group's work that falls on the devices of one's own group."""
         if own is other:
             return 1.0
-        key = (id(own), id(other))
-        if key not in self.overlaps:
-            common = len(own.members & other.members)
-            self.overlaps[key] = common / len(other.members) if common else 0.0
-        return self.overlaps[key]
+        common = len(own.members & other.members)
+        return common / len(other.members) if common else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,8 +179,6 @@ class _Simulation:
     requests: dict[ResourceRequest, ResourceRequest] = field(
         default_factory=dict
     )  # equal ones are one object
-    changes: dict[str, tuple[RunningJob, float]] = field(default_factory=dict)
-    """When time alone next changes what may become of a running job, by the job as it was then."""
     wakes_s: float = inf  # when a plan is due though nothing happens
     numbers: Iterator[int] = field(default_factory=count)
     config: SchedulerConfig = field(init=False)  # that of the site, with the limits that were learned
@@ -373,7 +371,6 @@ class _Simulation:
             self.config = replace(
                 self.config, switching=replace(self.config.switching, levels_device_s=found)
             )
-            self.changes.clear()
 
     def _plan(self) -> None:
         self._learn()
@@ -395,8 +392,7 @@ class _Simulation:
         if not self.waiting or self.config.order is not SchedulingOrder.ATTAINED:
             return
         now_s = self.now_s
-        changes_s = (self._changes_at_s(job) for job in self._running())
-        rises_s = min(changes_s, default=inf) - now_s
+        rises_s = min(map(self._changes_in_s, self._running()), default=inf)
         shares_s = self._within_share_in_s(picture.level_usage)
         soonest_s = min(rises_s, shares_s, self._overdue_in_s())
         at_s = now_s + max(soonest_s, self.site.min_interval_s) + ROUNDING_S
@@ -405,15 +401,9 @@ class _Simulation:
             self.wakes_s = at_s
             self._later(at_s, _Kind.WAKE, "")
 
-    def _changes_at_s(self, job: RunningJob) -> float:
-        """Return when a running job rises, may begin to be preempted, or has a new checkpoint."""
-        known = self.changes.get(job.job_id)
-        if known is not None and known[0] is job and known[1] > self.now_s:
-            return known[1]
-        change_s = next_change_s(job, self.now_s, self.config)
-        at_s = self.now_s + min(change_s, self._saves_in_s(job))
-        self.changes[job.job_id] = (job, at_s)
-        return at_s
+    def _changes_in_s(self, job: RunningJob) -> float:
+        """Return in how many seconds a running job rises, may begin to be preempted, or has a checkpoint."""
+        return min(next_change_s(job, self.now_s, self.config), self._saves_in_s(job))
 
     def _overdue_in_s(self) -> float:
         """Return in how many seconds the next waiting job becomes overdue; infinite: none does."""

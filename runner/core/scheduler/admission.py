@@ -62,8 +62,7 @@ def _existing(job: PendingJob, snapshot: Snapshot) -> Iterator[Refusal]:
             f"no device matches the request for {describe_request(job.request)}; there {_inventory(devices)}"
         )
         yield Refusal(_unmatched_condition(job.request, devices), text)
-    elif job.request.gpus and not _fits_on_one_host(job.request, placements):
-        most = max(_most_together(job.request, placements))
+    elif (most := max(_most_together(job.request, placements), default=0)) < job.request.gpus:
         yield Refusal(
             RefusalReason.COUNT,
             f"the request is for {describe_request(job.request)}; "
@@ -101,11 +100,6 @@ def _unmatched_condition(request: ResourceRequest, devices: Iterable[Schedulable
         if not any(matches_request(step, device) for device in there):
             return reason
     return RefusalReason.CAPABILITY
-
-
-def _fits_on_one_host(request: ResourceRequest, placements: Placements) -> bool:
-    slots = placements.request_class(request).slots
-    return any(select_devices(request, host, slots[host.number]) for host in placements.calendar.hosts)
 
 
 def _most_together(request: ResourceRequest, placements: Placements) -> Iterator[int]:

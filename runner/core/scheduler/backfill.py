@@ -236,7 +236,7 @@ class _Planner:
         this plan.
         """
         planned_s = job.planned_duration_s(self.snapshot.config)
-        self.calendar.start(job, selection.host, selection.devices, planned_s)
+        self.calendar.book(job, selection.host, selection.devices, self.snapshot.now_s, planned_s)
         self.fair_share.charge(job.owner, job.group, job.request, duration_s)
         ends_s = inf if job.duration_s is None else self.snapshot.now_s + job.duration_s
         self._note_endless(job, selection, self.snapshot.now_s + planned_s)
@@ -271,7 +271,7 @@ class _Planner:
         """Book a reservation.  A job of unknown duration is booked for the default duration."""
         host, devices = placement.selection.host, placement.selection.devices
         planned_s = job.planned_duration_s(self.snapshot.config)
-        self.calendar.reserve(job, host, devices, placement.at_s, planned_s, overdue=overdue)
+        self.calendar.book(job, host, devices, placement.at_s, planned_s, overdue=overdue)
         self._note_endless(job, placement.selection, placement.at_s + planned_s)
         self.reservations.append(Reservation(job.job_id, host.host.name, devices, placement.at_s))
 

@@ -58,19 +58,10 @@ class HostCalendar:
         cpus, memory = self.millicpus.copy(), self.memory.copy()
         return HostCalendar(self.number, self.host, cpus, memory, slots, self.link_groups)
 
-    def book(self, request: ResourceRequest, devices: Iterable[str], begins_s: float, ends_s: float) -> None:
-        """Book the resources of a job for a time."""
-        self._change(request, devices, begins_s, ends_s, 1)
-
-    def release(
-        self, request: ResourceRequest, devices: Iterable[str], begins_s: float, ends_s: float
+    def book(
+        self, request: ResourceRequest, devices: Iterable[str], begins_s: float, ends_s: float, sign: int = 1
     ) -> None:
-        """Take back the booking of a job for a time."""
-        self._change(request, devices, begins_s, ends_s, -1)
-
-    def _change(
-        self, request: ResourceRequest, devices: Iterable[str], begins_s: float, ends_s: float, sign: int
-    ) -> None:
+        """Book the resources of a job for a time; with a sign of -1 take that back."""
         self.millicpus.take(begins_s, ends_s, sign * millicpus(request))
         self.memory.take(begins_s, ends_s, sign * request.memory_bytes)
         booked = frozenset(devices)
@@ -161,11 +152,7 @@ class Calendar:
             made.book(job.request, job.devices, snapshot.now_s, self.ends_s[job.job_id])
         return made
 
-    def start(self, job: PendingJob, host: HostCalendar, devices: Iterable[str], duration_s: float) -> None:
-        """Book a job that starts now."""
-        self._book(job, host, devices, self.snapshot.now_s, duration_s)
-
-    def reserve(  # noqa: PLR0913  (a reservation has these parts)
+    def book(  # noqa: PLR0913  (a booking has these parts)
         self,
         job: PendingJob,
         host: HostCalendar,
@@ -173,23 +160,16 @@ class Calendar:
         at_s: float,
         duration_s: float,
         *,
-        overdue: bool,
+        overdue: bool = False,
     ) -> None:
-        """Book a job that starts later.
+        """Book a job that starts at a time.
 
         Other jobs may use the limits of the job until it starts.  They may not if the job is overdue: if
         its devices become free early, no job of the same owner must be in its way.
         """
-        self._book(job, host, devices, at_s, duration_s)
-        for limit in self.limits(job) if overdue else ():
-            limit.timeline.take(self.snapshot.now_s, at_s, limit.amount)
-
-    def _book(
-        self, job: PendingJob, host: HostCalendar, devices: Iterable[str], at_s: float, duration_s: float
-    ) -> None:
         host.book(job.request, devices, at_s, at_s + duration_s)
         for limit in self.limits(job):
-            limit.timeline.take(at_s, at_s + duration_s, limit.amount)
+            limit.timeline.take(self.snapshot.now_s if overdue else at_s, at_s + duration_s, limit.amount)
 
     def limits(self, job: PendingJob | RunningJob) -> Iterator[Limit]:
         """Return the limits that a job falls under."""

@@ -116,13 +116,6 @@ class PendingReasons(Mapping[str, PendingReason]):
     def _unbounded(self) -> UnboundedJobs:
         return UnboundedJobs(self.snapshot, self.placements, self.started, self.reserved)
 
-    def _end_s(self, job: PendingJob) -> float:
-        """Return the end of a job if it began now."""
-        return self._span(job).end_s(self.snapshot.now_s)
-
-    def _span(self, job: PendingJob) -> Span:
-        return self.snapshot.span(job)
-
     @cached_property
     def _allocated_until(self) -> dict[str, float]:
         """The end of each allocation by device; of a shared device, the first end."""
@@ -221,7 +214,9 @@ class PendingReasons(Mapping[str, PendingReason]):
 
     def _waits_for_limit(self, job: PendingJob, request_class: RequestClass) -> PendingReason | None:
         for limit in self._limits.for_job(job):
-            free = limit.timeline.min_free(self.snapshot.now_s, self._end_s(job))
+            free = limit.timeline.min_free(
+                self.snapshot.now_s, self.snapshot.span(job).end_s(self.snapshot.now_s)
+            )
             if job.job_id not in self.reserved and free < limit.amount:
                 return self._at_limit(job, request_class, limit, limit.maximum - free)
         return None
@@ -230,7 +225,7 @@ class PendingReasons(Mapping[str, PendingReason]):
         self, job: PendingJob, request_class: RequestClass, limit: Limit, used: int
     ) -> PendingReason:
         """Return the reason of a job at a limit; the jobs of its owner ahead of it use the limit first."""
-        span, position = self._span(job), self._positions[job.job_id]
+        span, position = self.snapshot.span(job), self._positions[job.job_id]
         limits_open_s = max(
             each.timeline.earliest(self.snapshot.now_s, span, each.amount)
             for each in self._limits.for_job(job)
@@ -405,7 +400,7 @@ class PendingReasons(Mapping[str, PendingReason]):
 
     def _reserved_for(self, job: PendingJob, available: _Availability) -> str:
         """Return the purpose for which free resources are reserved, if the job would not be done by then."""
-        now_s, ends_s = self.snapshot.now_s, self._end_s(job)
+        now_s, ends_s = self.snapshot.now_s, self.snapshot.span(job).end_s(self.snapshot.now_s)
         request_class = self.placements.request_class(job.request)
         if self.placements.find_now(request_class, ends_s - now_s) is not None:
             return ""
@@ -459,7 +454,7 @@ class PendingReasons(Mapping[str, PendingReason]):
 
     def _rounded_placement_s(self, job: PendingJob, request_class: RequestClass) -> float | None:
         """Return the same for a duration that is rounded to a power of two, so that few are computed."""
-        span = self._span(job)
+        span = self.snapshot.span(job)
         if not span.boundaries and span.duration_s > 0:
             span = Span(exp2(round(log2(span.duration_s))))
         key = (id(request_class), span)
@@ -473,7 +468,7 @@ class PendingReasons(Mapping[str, PendingReason]):
         closing = self._availability_of(request_class).closing
         if not closing:
             return at_s
-        span = self._span(job)
+        span = self.snapshot.span(job)
         for window in closing:
             if at_s < window.ends_s and span.end_s(at_s) > window.begins_s:
                 at_s = window.ends_s

@@ -146,4 +146,4 @@ def leaves_s(victim: RunningJob, calendar: Calendar) -> float:
 
 def book_release(calendar: Calendar, host: HostCalendar, job: RunningJob, at_s: float) -> None:
     """Book that a running job leaves a host at a time, before its expected end."""
-    host.release(job.request, job.devices, at_s, calendar.ends_s[job.job_id])
+    host.book(job.request, job.devices, at_s, calendar.ends_s[job.job_id], sign=-1)

@@ -177,7 +177,7 @@ class _Needy:
         for job in blocked:
             caps, known = list(book.limits(job)), promised.get(job.job_id)
             if known is not None:
-                book.reserve(
+                book.book(
                     job,
                     book.by_name[known.host],
                     known.devices,

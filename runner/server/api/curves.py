@@ -2,25 +2,25 @@
 
 from typing import Any, Final
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import FastAPI, Request
 
 from runner.base.threads import PeriodicThread
 from runner.core.accounting.curve import Row
 from runner.core.accounting.curve_set import CurveSet
-from runner.server.api.deps import CallerDep, ServiceDep, json_answer
-from runner.server.api.threads import SharedThreadsRoute, run_in_share
+from runner.server.api.deps import CallerDep, ServiceDep, json_answer, make_router
+from runner.server.api.threads import run_in_share
 from runner.services.accounts import AccountService
 from runner.services.context import Caller
 from runner.services.curves import CurveService
 from runner.services.jobs import JobService
 
-router: Final = APIRouter(prefix="/v1", route_class=SharedThreadsRoute)
+router: Final = make_router()
 
 
 def attach(app: FastAPI, curves: CurveService) -> PeriodicThread:
     """Add the routes to an application, and return the thread behind them."""
     app.state.curves = curves
-    app.include_router(router)
+    app.router.routes.extend(router.routes)
     return curves.thread()
 
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
-from fastapi import Depends, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
@@ -13,7 +13,7 @@ from runner.base.errors import Refused, UsageError
 from runner.core.ports.users import Users
 from runner.files.submission import MAX_JOB_FILE_BYTES, Submission
 from runner.server.api.peer import peer_of
-from runner.server.api.threads import run_control
+from runner.server.api.threads import SharedThreadsRoute, run_control
 from runner.services.context import Caller
 from runner.services.jobs import JobService
 from runner.services.rollout.service import RolloutService
@@ -72,6 +72,15 @@ async def get_caller(request: Request) -> Caller:
     if not admitted.knows(peer.uid):
         await run_control(admitted.admit, peer.uid)
     return Caller(peer.uid, peer.gid)
+
+
+def make_router(prefix: str = "/v1") -> APIRouter:
+    """Return an empty router, whose handlers run within the share of a caller that is admitted.
+
+    Its routes are added to those of the application: ``include_router`` would make each of them once more
+    at the first request, and look for the route of each request twice.
+    """
+    return APIRouter(prefix=prefix, route_class=SharedThreadsRoute, dependencies=[Depends(get_caller)])
 
 
 class AdmittedUids:

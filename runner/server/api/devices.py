@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from fastapi import APIRouter
 from pydantic import Field
 
 from runner.agent.devices.inventory import Inventory
@@ -12,14 +11,14 @@ from runner.agent.devices.inventory_types import DeviceView
 from runner.base.errors import Refused, Unavailable
 from runner.core.devices.reading import ProcessOnDevice
 from runner.core.ports.store import JobRow
-from runner.server.api.deps import Body, CallerDep, ServiceDep
+from runner.server.api.deps import Body, CallerDep, ServiceDep, make_router
 from runner.server.api.privacy import hide_holders
-from runner.server.api.threads import SharedThreadsRoute, run_in_share
+from runner.server.api.threads import run_in_share
 from runner.server.api.views import moment
 from runner.services.context import Caller
 from runner.services.jobs import JobService
 
-router: Final = APIRouter(prefix="/v1", route_class=SharedThreadsRoute)
+router: Final = make_router()
 
 
 class DrainBody(Body):

@@ -2,16 +2,15 @@
 
 from typing import Any, Final
 
-from fastapi import APIRouter
 from pydantic import Field
 
-from runner.server.api.deps import Body, CallerDep, FileBody, ServiceDep, json_answer
-from runner.server.api.threads import SharedThreadsRoute, run_check
+from runner.server.api.deps import Body, CallerDep, FileBody, ServiceDep, json_answer, make_router
+from runner.server.api.threads import run_check
 from runner.services.context import Caller
 from runner.services.jobs import JobService
 from runner.services.rollout.job_diff import JobDiff
 
-router: Final = APIRouter(prefix="/v1", route_class=SharedThreadsRoute)
+router: Final = make_router()
 
 
 class DiffBody(Body):

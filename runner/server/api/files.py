@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 import structlog
-from fastapi import APIRouter, Query
+from fastapi import Query
 from fastapi.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -14,12 +14,12 @@ from runner.base.errors import RunnerError, Unavailable, UsageError
 from runner.base.readable import readable_duration
 from runner.core.ports.users import Archive
 from runner.files.revision import parse_revision
-from runner.server.api.deps import CallerDep, ServiceDep
-from runner.server.api.threads import SharedThreadsRoute, run_in_share
+from runner.server.api.deps import CallerDep, ServiceDep, make_router
+from runner.server.api.threads import run_in_share
 from runner.services.context import Caller
 from runner.services.jobs import JobService
 
-router: Final = APIRouter(prefix="/v1", route_class=SharedThreadsRoute)
+router: Final = make_router()
 
 log = structlog.get_logger(__name__)
 

@@ -9,7 +9,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
@@ -35,13 +35,14 @@ from runner.server.api.deps import (
     SchedulesDep,
     ServiceDep,
     json_answer,
+    make_router,
 )
 from runner.server.api.log_start import find_start
 from runner.server.api.packages import pending_json, with_packages
 from runner.server.api.privacy import hide_summary
 from runner.server.api.reported import reported
 from runner.server.api.schedules import schedule_json
-from runner.server.api.threads import SharedThreadsRoute, run_check, run_control, run_in_share
+from runner.server.api.threads import run_check, run_control, run_in_share
 from runner.server.api.why import begins, reason
 from runner.services.context import Caller
 from runner.services.jobs import JobService
@@ -64,7 +65,7 @@ MAX_CANCELLED: Final = 1000
 """As many jobs as a matrix may have."""
 
 
-router = APIRouter(prefix="/v1", route_class=SharedThreadsRoute)
+router = make_router()
 
 
 class AfterBody(Body):

@@ -3,18 +3,17 @@
 from datetime import timedelta
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from runner.base.threads import PeriodicThread
-from runner.server.api.deps import CallerDep
-from runner.server.api.threads import SharedThreadsRoute
+from runner.server.api.deps import CallerDep, make_router
 from runner.server.api.views import moment
 from runner.services.context import check_operator
 from runner.services.retention import Removal, RetentionService
 
-router: Final = APIRouter(route_class=SharedThreadsRoute)
+router: Final = make_router("")
 
 
 class PruneBody(BaseModel):
@@ -31,7 +30,7 @@ class PruneBody(BaseModel):
 def attach(app: FastAPI, retention: RetentionService) -> PeriodicThread:
     """Add the route to an application, and return the thread behind it."""
     app.state.retention = retention
-    app.include_router(router)
+    app.router.routes.extend(router.routes)
     return retention.thread()
 
 

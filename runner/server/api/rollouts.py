@@ -2,14 +2,14 @@
 
 from typing import Any, Final
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from runner.core.policy.change_class import change_rows
 from runner.server.api import diff
-from runner.server.api.deps import LARGEST, Body, CallerDep, FileBody, RolloutsDep, json_answer
-from runner.server.api.threads import SharedThreadsRoute, run_in_share, run_rollout
+from runner.server.api.deps import LARGEST, Body, CallerDep, FileBody, RolloutsDep, json_answer, make_router
+from runner.server.api.threads import run_in_share, run_rollout
 from runner.server.api.views import moment
 from runner.services.jobs import JobService
 from runner.services.rollout.canary import CanaryService
@@ -17,7 +17,7 @@ from runner.services.rollout.limits import NewLimits, SetLimits
 from runner.services.rollout.service import RolloutRequest, RolloutService
 from runner.services.rollout.verify import RolloutVerifier
 
-router: Final = APIRouter(prefix="/v1", route_class=SharedThreadsRoute)
+router: Final = make_router()
 
 
 class ApplyBody(FileBody):
@@ -110,6 +110,6 @@ async def list_revisions(reference: str, rollouts: RolloutsDep, caller: CallerDe
 def attach(app: FastAPI, service: JobService) -> RolloutVerifier:
     """Add these routes to an application, and return the verifier of its rollouts."""
     app.state.rollouts = RolloutService(service, CanaryService(service))
-    app.include_router(router)
-    app.include_router(diff.router)
+    app.router.routes.extend(router.routes)
+    app.router.routes.extend(diff.router.routes)
     return RolloutVerifier(app.state.rollouts)

@@ -3,18 +3,18 @@
 from functools import partial
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from runner.core.ports.schedules import FiringRow, ScheduleRow
-from runner.server.api.deps import CallerDep, SchedulesDep, json_answer
-from runner.server.api.threads import SharedThreadsRoute, run_in_share
+from runner.server.api.deps import CallerDep, SchedulesDep, json_answer, make_router
+from runner.server.api.threads import run_in_share
 from runner.server.api.views import Json, moment
 from runner.services.schedules.service import MAX_NEXT_TIMES, ScheduleService
 from runner.services.schedules.trigger import ScheduleTrigger
 
-router: Final = APIRouter(prefix="/v1", route_class=SharedThreadsRoute)
+router: Final = make_router()
 
 
 @router.get("/schedules")
@@ -54,7 +54,7 @@ async def change_state(
 
 def attach(app: FastAPI) -> ScheduleTrigger:
     """Add these routes to an application, and return the trigger of its schedules."""
-    app.include_router(router)
+    app.router.routes.extend(router.routes)
     schedules: ScheduleService = app.state.schedules
     return schedules.trigger
 

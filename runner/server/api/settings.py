@@ -2,22 +2,21 @@
 
 from typing import Any, Final
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from runner.files.settings.model import settings_path
-from runner.server.api.deps import CallerDep, ServiceDep
-from runner.server.api.threads import SharedThreadsRoute
+from runner.server.api.deps import CallerDep, ServiceDep, make_router
 from runner.server.reload import SettingsReload
 from runner.services.context import check_operator
 
-router: Final = APIRouter(route_class=SharedThreadsRoute)
+router: Final = make_router("")
 
 
 def attach(app: FastAPI, reload: SettingsReload) -> None:
     """Add the route to an application."""
     app.state.settings_reload = reload
-    app.include_router(router)
+    app.router.routes.extend(router.routes)
 
 
 @router.post("/v1/settings/reload")

@@ -5,15 +5,15 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from fastapi import APIRouter, FastAPI, Query, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from runner.core.accounting.usage import GroupBy, begin_of_period, goodput, share_of, total_usage, usage_by
-from runner.server.api.deps import LONGEST_WAIT_S, CallerDep, ServiceDep, json_answer
+from runner.server.api.deps import LONGEST_WAIT_S, CallerDep, ServiceDep, json_answer, make_router
 from runner.server.api.metrics import CONTENT_TYPE, MetricsCollector
 from runner.server.api.overview import DeviceFields, OverviewCache, StartEstimate
 from runner.server.api.privacy import hide_jobs, hide_overview
-from runner.server.api.threads import SharedThreadsRoute, run_in_share
+from runner.server.api.threads import run_in_share
 from runner.server.api.views import moment
 from runner.services.jobs import JobService
 from runner.services.monitor.monitor import UtilizationMonitor
@@ -22,7 +22,7 @@ from runner.services.queries import JobQueries
 if TYPE_CHECKING:
     from runner.server.api.metrics_port import MetricsPort
 
-router: Final = APIRouter(route_class=SharedThreadsRoute)
+router: Final = make_router("")
 
 LONGEST_SPAN_S: Final = 10 * 366 * 86400.0
 
@@ -103,7 +103,7 @@ def attach(
     monitor = UtilizationMonitor(service)
     app.state.overviews = OverviewCache(service, devices, starts, monitor)
     app.state.metrics = MetricsCollector(app.state.overviews, monitor)
-    app.include_router(router)
+    app.router.routes.extend(router.routes)
     if (listen := service.settings.metrics.listen) is None:
         return monitor, None
     from runner.server.api.metrics_port import MetricsPort  # noqa: PLC0415  few sites have one

@@ -2,21 +2,21 @@
 
 from typing import Any, Final
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from runner.base.threads import PeriodicThread
-from runner.server.api.deps import CallerDep, json_answer
-from runner.server.api.threads import SharedThreadsRoute, run_control, run_in_share
+from runner.server.api.deps import CallerDep, json_answer, make_router
+from runner.server.api.threads import run_control, run_in_share
 from runner.services.sweeps import SweepService
 
-router: Final = APIRouter(prefix="/v1", route_class=SharedThreadsRoute)
+router: Final = make_router()
 
 
 def attach(app: FastAPI, sweeps: SweepService) -> PeriodicThread:
     """Add the routes to an application, and return the thread behind them."""
     app.state.sweeps = sweeps
-    app.include_router(router)
+    app.router.routes.extend(router.routes)
     return sweeps.thread()
 
 

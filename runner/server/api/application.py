@@ -72,7 +72,8 @@ async def _validation_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)  # noqa: S101  (registered for it)
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
-    return _error(422, "usage", f"{where}: {first['msg']}", UsageError.exit_code)
+    fact = first["ctx"]["error"] if first["type"] == "json_invalid" else first["msg"]
+    return _error(422, "usage", f"{where}: {fact}", UsageError.exit_code)
 
 
 class Application(FastAPI):

@@ -18,10 +18,10 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import FastAPI
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, FailFast, Field, ValidationError
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -51,6 +51,9 @@ FIRST_MESSAGE_S: Final = 30.0
 
 MAX_ARGUMENTS: Final = 4096
 
+MOST_MISTAKES: Final = 100
+"""In a message of which the first one is told."""
+
 SIGNALLED: Final = 128
 """Larger exit codes are those of commands that a signal has ended."""
 
@@ -78,7 +81,7 @@ class SizeBody(Body):
 
 
 class ExecBody(Body):
-    argv: tuple[str, ...] = Field(min_length=1, max_length=MAX_ARGUMENTS)
+    argv: Annotated[tuple[str, ...], FailFast()] = Field(min_length=1, max_length=MAX_ARGUMENTS)
     input: bool = False
     terminal: SizeBody | None = None
     term: str = Field("", max_length=64, pattern=r"^[A-Za-z0-9_.+-]*$", description="The variable TERM.")
@@ -316,7 +319,7 @@ class SessionRoutes:
                 await process.write(message["bytes"])
                 await self._keep_pace(websocket, len(message["bytes"]))
             else:
-                await _control(process, _parse(message.get("text") or "", ControlBody))
+                await _control(process, parse_message(message.get("text") or "", ControlBody))
 
     async def _outgoing(self, websocket: WebSocket, process: ExecProcess) -> None:
         async for number, chunk in process.outputs():
@@ -414,7 +417,7 @@ async def _first(websocket: WebSocket, model: type[M]) -> M:
     """
     try:
         async with asyncio.timeout(FIRST_MESSAGE_S):
-            return _parse(await websocket.receive_text(), model)
+            return parse_message(await websocket.receive_text(), model)
     except TimeoutError as error:
         raise UsageError(
             f"the client has not said within {readable_duration(FIRST_MESSAGE_S)} what it wants"
@@ -423,10 +426,13 @@ async def _first(websocket: WebSocket, model: type[M]) -> M:
         raise UsageError("the first message of a session is text") from error
 
 
-def _parse(text: str, model: type[M]) -> M:
+def parse_message(text: str, model: type[M]) -> M:
+    """Return a message of a client; may raise UsageError."""
     try:
         return model.model_validate_json(text)
     except ValidationError as error:
+        if error.error_count() > MOST_MISTAKES:  # to list all that a message holds takes seconds
+            raise UsageError(f"message: has more than {MOST_MISTAKES} mistakes") from None
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise UsageError(f"{where or 'message'}: {first['msg']}") from error

@@ -28,6 +28,7 @@ from fastapi.routing import APIRoute
 from runner.adapters.host.users import SUBORDINATE_IDS
 from runner.base.errors import Unavailable
 from runner.base.waiting import is_wanted
+from runner.server.api.body import JsonRequest
 from runner.server.api.peer import GONE, peer_of
 
 T = TypeVar("T")
@@ -167,9 +168,10 @@ class SharedThreadsRoute(APIRoute):
             _person.set(person)
             _gone.set(request.scope.get(GONE))
             is_wanted.set(partial(_is_wanted, request))
+            parsed = JsonRequest(request.scope, request.receive)
             if waits:
-                return await handler(request)
+                return await handler(parsed)
             async with _share_of(person) as share, share.pools[GENERAL]:
-                return await handler(request)
+                return await handler(parsed)
 
         return handle

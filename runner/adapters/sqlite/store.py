@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 import structlog
+from pydantic_core import from_json
 
 from runner.adapters.sqlite.connections import StoreConnections
 from runner.adapters.sqlite.integrity import check_integrity, repair_indexes
@@ -524,7 +525,7 @@ class SqliteStore:
 
     def _page(self, name: str, /, **values: object) -> list[Any]:
         """Return the array that a named statement makes of all its rows."""
-        found: list[Any] = json.loads(str(self._value(name, **values)))
+        found: list[Any] = from_json(str(self._value(name, **values)))
         return found
 
     def labelled(  # noqa: PLR0913, PLR0917  (one per condition)

@@ -233,13 +233,13 @@ def examine(machine: Machine) -> tuple[Finding, ...]:
     )
 
 
-def has_gpus(machine: Machine) -> bool:
-    """Return True if the machine has a GPU, with or without a driver."""
-    return bool(machine.nvidia.on_bus or machine.nvidia.gpus or machine.amd.on_bus or machine.amd.gpus)
+def has_gpus(nvidia: NvidiaFacts, amd: AmdFacts) -> bool:
+    """Return True if a machine has a GPU, with or without a driver."""
+    return bool(nvidia.on_bus or nvidia.gpus or amd.on_bus or amd.gpus)
 
 
 def _no_gpu(machine: Machine) -> Iterator[Finding]:
-    if not has_gpus(machine):
+    if not has_gpus(machine.nvidia, machine.amd):
         yield Finding("GPUs", Verdict.ABSENT, "none on the PCI bus", "jobs run on CPUs")
 
 

@@ -50,9 +50,9 @@ def watch_machine(directory: Path, settings: Settings) -> PeriodicThread:
 
 
 def _warn_of(directory: Path, settings: Settings) -> None:
-    machine = collect(directory, settings)
-    if has_gpus(machine):
-        warn(machine)
+    facts = FactCollector()
+    if has_gpus(facts.nvidia(), facts.amd()):  # elsewhere the SDK of the engine would be loaded for nothing
+        warn(collect(directory, settings))
 
 
 def warn(machine: Machine) -> None:

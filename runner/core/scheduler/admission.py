@@ -124,25 +124,12 @@ def _inventory(devices: Iterable[SchedulableDevice]) -> str:
 
 
 def _quotas(job: PendingJob, snapshot: Snapshot, jobs: int) -> Iterator[Refusal]:
-    quotas, lengths = snapshot.config.quotas, snapshot.queue_lengths
-    own = sum(count for (_, owner, _), count in lengths.items() if owner == job.owner)
-    yield from _quota(f"user {job.owner}", quotas.for_user(job.owner), job.request.gpus, own, jobs)
-    yield from _class_quota(job, snapshot, jobs)
-    group = sum(count for (_, _, name), count in lengths.items() if name == job.group)
-    yield from _quota(f"group {job.group}", quotas.for_group(job.group), job.request.gpus, group, jobs)
-
-
-def _class_quota(job: PendingJob, snapshot: Snapshot, jobs: int) -> Iterator[Refusal]:
-    """Yield the refusals of the owner's quota within the class of a job."""
-    found = next((each for each in snapshot.config.classes if each.name == job.priority_class), None)
-    if found is not None:
-        same = (
-            count
-            for (name, owner, _), count in snapshot.queue_lengths.items()
-            if owner == job.owner and name == found.name
-        )
-        holder = f"user {job.owner} in class {found.name}"
-        yield from _quota(holder, found.user_quota, job.request.gpus, sum(same), jobs)
+    queued: Counter[str] = Counter()
+    for (name, owner, group), count in snapshot.queue_lengths.items():
+        for holder, _ in snapshot.config.quotas_of(owner, group, name):
+            queued[holder] += count
+    for holder, quota in snapshot.config.quotas_of(job.owner, job.group, job.priority_class):
+        yield from _quota(holder, quota, job.request.gpus, queued[holder], jobs)
 
 
 def check_queued(

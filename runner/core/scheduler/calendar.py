@@ -6,7 +6,6 @@ reservations are booked in it as they are decided.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
 
 from runner.core.scheduler.config import Quota, SchedulerConfig
 from runner.core.scheduler.snapshot import (
@@ -98,9 +97,6 @@ def expected_end(job: RunningJob, now_s: float, config: SchedulerConfig) -> floa
     return now_s + max(OVERRUN_SHARE * (now_s - job.started_s), OVERRUN_S)
 
 
-NO_QUOTA: Final = Quota()
-
-
 @dataclass(frozen=True, slots=True)
 class Limit:
     """A quota or array limit that a job falls under, and how much of it the job would use."""
@@ -126,9 +122,9 @@ class Calendar:
     by_name: dict[str, HostCalendar] = field(default_factory=dict)
     ends_s: dict[str, float] = field(default_factory=dict)  # expected ends of running jobs
     running_by_host: dict[str, list[RunningJob]] = field(default_factory=dict)
-    _class_quotas: dict[str, Quota] = field(default_factory=dict)
     _limits: dict[tuple[str, str], tuple[int, Timeline]] = field(default_factory=dict)
-    _limited: dict[tuple[str, str, str], bool] = field(default_factory=dict)  # owner, group, class
+    _quotas: dict[tuple[str, str, str], tuple[tuple[str, Quota], ...]] = field(default_factory=dict)
+    """Those that limit what runs, by owner, group and class."""
 
     def __post_init__(self) -> None:
         snapshot = self.snapshot
@@ -174,39 +170,24 @@ class Calendar:
     def limits(self, job: PendingJob | RunningJob) -> Iterator[Limit]:
         """Return the limits that a job falls under."""
         name = job.owner, job.group, job.priority_class
-        limited = self._limited.get(name)
-        if limited is None:
-            limited = self._limited[name] = self._is_limited(*name)
-        return self._find_limits(job) if limited or job.array is not None else iter(())
+        if name not in self._quotas:
+            quotas = self.snapshot.config.quotas_of(*name)
+            self._quotas[name] = tuple(
+                (holder, each) for holder, each in quotas if each.jobs is not None or each.devices is not None
+            )
+        held = self._quotas[name]
+        return self._find_limits(job, held) if held or job.array is not None else iter(())
 
-    def _is_limited(self, owner: str, group: str, priority_class: str) -> bool:
-        """Return True if an owner has any quota of devices or jobs in a class."""
-        quotas = self.snapshot.config.quotas
-        found = [quotas.for_user(owner), self._class_quota(priority_class), quotas.for_group(group)]
-        return any(each.jobs is not None or each.devices is not None for each in found)
-
-    def _find_limits(self, job: PendingJob | RunningJob) -> Iterator[Limit]:
-        quotas = self.snapshot.config.quotas
-        yield from self._quota(f"user {job.owner}", quotas.for_user(job.owner), job.request.gpus)
-        own = self._class_quota(job.priority_class)
-        if own.jobs is not None or own.devices is not None:
-            yield from self._quota(f"user {job.owner} in class {job.priority_class}", own, job.request.gpus)
-        if job.group:
-            yield from self._quota(f"group {job.group}", quotas.for_group(job.group), job.request.gpus)
+    def _find_limits(
+        self, job: PendingJob | RunningJob, quotas: Iterable[tuple[str, Quota]]
+    ) -> Iterator[Limit]:
+        for holder, quota in quotas:
+            if quota.jobs is not None:
+                yield self._limit(holder, "jobs", quota.jobs, 1)
+            if quota.devices is not None and job.request.gpus:
+                yield self._limit(holder, "devices", quota.devices, job.request.gpus)
         if job.array and job.array.max_parallel is not None:
             yield self._limit(f"sweep {job.array.id}", "jobs", job.array.max_parallel, 1)
-
-    def _class_quota(self, name: str) -> Quota:
-        """Return the quota of each user in a class; a class that is not configured any more has no limit."""
-        if not self._class_quotas:
-            self._class_quotas.update({each.name: each.user_quota for each in self.snapshot.config.classes})
-        return self._class_quotas.get(name, NO_QUOTA)
-
-    def _quota(self, holder: str, quota: Quota, gpus: int) -> Iterator[Limit]:
-        if quota.jobs is not None:
-            yield self._limit(holder, "jobs", quota.jobs, 1)
-        if quota.devices is not None and gpus:
-            yield self._limit(holder, "devices", quota.devices, gpus)
 
     def _limit(self, holder: str, resource: str, maximum: int, amount: int) -> Limit:
         known = self._limits.get((holder, resource))

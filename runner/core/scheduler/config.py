@@ -130,3 +130,13 @@ class SchedulerConfig:
         """Return a class; for a name that is not configured any more, the class of the middle rank."""
         found = self._by_name.get(name)
         return found or sorted(self.classes, key=lambda each: each.rank)[(len(self.classes) - 1) // 2]
+
+    def quotas_of(self, owner: str, group: str, priority_class: str) -> tuple[tuple[str, Quota], ...]:
+        """Return the quotas that the jobs of an owner in a class fall under, each with whose it is.
+
+        A class that is not configured any more has none.
+        """
+        known = self._by_name.get(priority_class)
+        of_class = () if known is None else ((f"user {owner} in class {priority_class}", known.user_quota),)
+        of_user, of_group = self.quotas.for_user(owner), self.quotas.for_group(group)
+        return (f"user {owner}", of_user), *of_class, (f"group {group}", of_group)

@@ -20,7 +20,7 @@ SPLIT_FEW := $(BY_FILE) -n 4 tests/chaos/test_daemon_stopped.py tests/integratio
 # Hundreds of daemons and commands are started: what Python has compiled is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-restart demo-share demo-sweep demo-slurm test test-split test-hosts test-next test-kernel test-cuda-image test-mlflow test-scripts check fix unit soak bench examples docs docs-reference graph venv engine slurm release-notes release-check clean
+.PHONY: help ready demo demo-restart demo-share demo-sweep demo-slurm test test-split test-hosts test-next test-kernel test-cuda-image test-mlflow test-scripts check fix unit soak bench examples docs docs-reference graph venv engine slurm release-notes release-check clean
 
 help:
 	@echo "make demo          train, kill, resume and compare, in containers on this machine"
@@ -99,20 +99,25 @@ demo-share: venv
 	@scripts/engine > .make/engine || echo "no container engine: the demo goes on with plain processes"
 	@DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m scripts.demo_share
 
-test: check docs engine slurm
+# Checks and site compute while the engine, Slurm, the tools and the image are waited for.
+test: venv
+	@$(MAKE) --no-print-directory -j3 --output-sync=target ready check docs
 	rm -rf .coverage
-	scripts/test-tools
-	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m scripts.image
 	scratch="$$(scripts/scratch)"; trap 'scripts/scratch "$$scratch"; scripts/slurm stop' EXIT HUP INT TERM; \
 	export DOCKER_HOST="$$(tail -n 1 .make/engine)" SLURM_CONF="$$(tail -n 1 .make/slurm)" TMPDIR="$$scratch"; \
 	$(BIN)/python -m pytest -q $(COVERED) && $(BIN)/python scripts/coverage_check.py && $(BIN)/python -m pytest -q $(OTHERS) && \
 	{ [ "$$(id -u)" != 0 ] || TEST_DAEMON_USER=$(SPLIT_USER) $(BIN)/python -m pytest -q --basetemp="$$scratch/two" $(SPLIT_FEW); }
 
-# Daemons of root for all users, one part of which gives up root: docs/operate/security.md.
-test-split: venv engine slurm
-	@[ "$$(id -u)" = 0 ] || { echo "make test-split: only root has rights to give up" >&2; exit 1; }
+# What tests with an engine need, one after the other: each may install something.
+ready: venv engine
+	@$(MAKE) --no-print-directory slurm
 	scripts/test-tools
 	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m scripts.image
+
+# Daemons of root for all users, one part of which gives up root: docs/operate/security.md.
+test-split: venv
+	@[ "$$(id -u)" = 0 ] || { echo "make test-split: only root has rights to give up" >&2; exit 1; }
+	@$(MAKE) --no-print-directory ready
 	scratch="$$(scripts/scratch)"; trap 'scripts/scratch "$$scratch"; scripts/slurm stop' EXIT HUP INT TERM; \
 	export DOCKER_HOST="$$(tail -n 1 .make/engine)" SLURM_CONF="$$(tail -n 1 .make/slurm)" TMPDIR="$$scratch" TEST_DAEMON_USER=$(SPLIT_USER); \
 	$(BIN)/python -m pytest -q --basetemp="$$scratch/two" $(SPLIT) $(ONLY)

@@ -1,6 +1,7 @@
 """All that ``make bench`` does, once and small: the numbers are not looked at.
 
-``make test`` takes the benches that end within seconds; ``make soak`` takes all (``BENCHES=all``).
+``make test`` takes the benches that end within seconds, without those that unit tests measure; ``make soak``
+takes all (``BENCHES=all``).
 """
 
 import json
@@ -21,10 +22,8 @@ SHORT: Final = (
     "post",
     "run",
     "growth",
-    "decide",
     "decisions",
     "placement",
-    "dispatch",
 )
 NAMES: Final = () if os.environ.get("BENCHES") == "all" else SHORT
 

@@ -68,14 +68,21 @@ def _parse(line: str) -> Pattern:
 
 
 def _translate(pattern: str) -> str:
-    """Return the regular expression of a pattern; one that is not closed is about nothing."""
-    parts, at = [], 0
+    """Return the regular expression of a pattern; one that is not closed is about nothing.
+
+    What follows an asterisk is taken where it is found first, if another one follows: no name takes long.
+    """
+    parts, at, star = list[str](), 0, -1
     while at < len(pattern):
         if pattern[at] == "*":
             end = len(pattern) - len(pattern[at:].lstrip("*"))
             is_deep = (
                 end - at > 1 and pattern[at - 1 : at] in {"", "/"} and pattern[end : end + 1] in {"", "/"}
             )
+            if star >= 0 and not is_deep:
+                parts[star] = "(?>[^/]*?"
+                parts.append(")")
+            star = -1 if is_deep else len(parts)
             if is_deep and end < len(pattern):
                 parts.append("(?:.*/)?")
                 at = end + 1

@@ -72,5 +72,12 @@ def test_a_blank_at_the_end_counts_behind_a_backslash_alone(pattern: str, name: 
     assert not names(pattern, f"{name} ")
 
 
+def test_many_asterisks_cost_no_more_than_few() -> None:
+    """As in a file of patterns that came with somebody's repository."""
+    assert not names("*a" * 40 + "b", "a" * 250)
+    assert names("*a*b*c/d*", "xaybzc/d")
+    assert names("*ab*b", "aabab")
+
+
 def test_a_pattern_with_an_exclamation_mark_has_back() -> None:
     assert [each.ignores for each in parse_patterns("*.bin\n!a.bin\n\\!x\n")] == [True, False, True]

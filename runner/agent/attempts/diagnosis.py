@@ -499,7 +499,7 @@ def diagnose(log: bytes, exit_code: int | None) -> Diagnosis | None:
     for text in _ends(log):
         match = _RAISED.match(text)
         kind = "" if match is None else match[1].decode()
-        if kind in _OF_LOGIC:
+        if kind in _OF_LOGIC or b"FileNotFoundError: [Errno 2] " in text:
             return None
         may_tell = _TOLD_BY.get(kind, CAUSES)
         if not kind and not any(map(_STOPS.search, filter(_NOT_FINITE.search, text.splitlines()))):

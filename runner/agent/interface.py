@@ -158,14 +158,14 @@ class Agent(Protocol):
     def open_directory(self, root: Path, owner: Owner) -> "RunDirectory":
         """Return a run directory at a path of its own, for a job that has no id yet."""
 
-    def verified(self, row: JobRow, lineage: int, wait_s: float = ...) -> SavedCheckpoints:
-        """Return the verified checkpoints of a lineage of a job, waiting a moment for their verification.
-
-        May raise Unavailable: they are still being verified.
-        """
+    def saved(self, row: JobRow, lineage: int) -> SavedCheckpoints:
+        """Return the checkpoints of a lineage of a job as far as they are known; may raise Unavailable."""
 
     def run_in_turn(self, row: JobRow, work: Callable[[], T]) -> T:
-        """Return the result of work that may take minutes; the job's owner waits for his turn."""
+        """Return the result of work that may take minutes; the job's owner waits for his turn.
+
+        May raise Unavailable: nobody waits for the answer any more.
+        """
 
     def preview_launch(self, row: JobRow, attempt: Attempt, image: str) -> LaunchRequest:
         """Return the request that would be launched; nothing is made."""

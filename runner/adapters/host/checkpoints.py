@@ -108,27 +108,20 @@ class LineageReader:
     def read(self) -> LookedAt:
         """Return the checkpoints, with the results to remember."""
         valid: list[tuple[Manifest, datetime]] = []
-        rejected, unverified, pending = [], [], False
+        rejected, unverified = [], []
         for directory in self._candidates(self.look.also):
             try:
-                manifest, changed, is_known = self._validate(directory.name, content=len(valid) < SURE)
+                valid.append(self._validate(directory.name, content=len(valid) < SURE))
             except CheckpointInvalid as error:
                 rejected.append(f"{directory.name}: {error}")
             except NotVerified as error:
                 unverified.append(f"{directory.name}: {error}")
-            else:
-                if is_known:
-                    valid.append((manifest, changed))
-                else:
-                    pending = True
-                    unverified.append(f"{directory.name}: not verified yet")
         saved = SavedCheckpoints(
             tuple(manifest.step for manifest, _ in valid),
             tuple(rejected),
             valid[0][1] if valid else None,
             valid[0][0].attempt if valid else None,
             tuple(unverified),
-            pending=pending,
         )
         return LookedAt(saved, self._found)
 
@@ -137,8 +130,8 @@ class LineageReader:
             if (number < NEWEST and self._manifests_bytes < MAX_MANIFESTS_BYTES) or step == also:
                 yield directory
 
-    def _validate(self, name: str, *, content: bool) -> tuple[Manifest, datetime, bool]:
-        """Return the manifest of a checkpoint, when it was put there, and whether it is known to be valid.
+    def _validate(self, name: str, *, content: bool) -> tuple[Manifest, datetime]:
+        """Return the manifest of a checkpoint, and when it was put there.
 
         Raises:
             CheckpointInvalid: a file is missing or differs.
@@ -151,15 +144,15 @@ class LineageReader:
             self._manifests_bytes += status.st_size
             files = check_sizes(fd, manifest)
             if not content or self.look.how is Verification.SIZES:
-                return manifest, changed, True
+                return manifest, changed
             fingerprint = _fingerprint((status, *files.values()))
             found = self.look.known.get(fingerprint)
             if found is None and self.look.how is Verification.KNOWN:
-                return manifest, changed, False
+                return manifest, changed
             found = found or self._verify(fd, manifest, files)
             self._found[fingerprint] = found
             found.raise_if_bad()
-            return manifest, changed, True
+            return manifest, changed
 
     def _verify(self, fd: int, manifest: Manifest, files: Mapping[str, os.stat_result]) -> VerificationResult:
         try:

@@ -5,6 +5,8 @@ It joins the revision, the run directory and the images, so that the control loo
 
 import json
 from collections.abc import Callable, Collection
+from concurrent.futures import Future, wait
+from contextvars import copy_context
 from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache, partial
@@ -12,14 +14,16 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from jobs.contract import Program, RunPaths
+from runner.agent.attempts.checkpoints import read_saved
 from runner.agent.attempts.examine import ExaminedAttempt, examine_exit, probe_progress
 from runner.agent.attempts.prepare import AttemptConfig, LaunchPreparer, attempt_spec
-from runner.agent.attempts.verification import WAIT_S, CheckpointVerifications
 from runner.agent.interface import ExitFindings, PinnedPolicy, PreparedLaunch, ProgressProbe, QueueTerms
 from runner.agent.ports import OpenRunDirectory, RunDirectory
 from runner.base.readable import readable_size
+from runner.base.threads import run_to_future
+from runner.base.waiting import check_wanted
 from runner.core.job.attempt import Attempt
-from runner.core.ports.checkpoints import SavedCheckpoints
+from runner.core.ports.checkpoints import SavedCheckpoints, Verification
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import Gone, LaunchRequest
 from runner.core.ports.network import NOT_SEPARATED, NetworkState
@@ -39,6 +43,9 @@ LEAST_ROOM_BYTES: Final = MIB
 UNMET_LIMITS_S: Final = {"cancel": 0.0, "wait": None, None: 3600.0}
 """How long a job stays once a job that it waits for has ended otherwise, by ``queue.on_unmet``: the other one
 may be restarted meanwhile."""
+
+POLL_S: Final = 0.2
+"""Between two looks whether the result of work is still wanted."""
 
 LOG_HEAD_SHARE: Final = 4  # a quarter of the quota for the beginning of a log, the rest for its end
 
@@ -89,7 +96,6 @@ class AttemptService:
     def __init__(self, config: AttemptConfig) -> None:
         self._config = config
         self._launches = LaunchPreparer(config)
-        self._verifications = CheckpointVerifications(config.verification_queue)
 
     # --- run directories
 
@@ -106,10 +112,10 @@ class AttemptService:
         directory = self.directory(row)
         return directory.tail(directory.paths(attempt, lineage).metrics, limit)
 
-    def verified(self, row: JobRow, lineage: int, wait_s: float = WAIT_S) -> SavedCheckpoints:
+    def saved(self, row: JobRow, lineage: int) -> SavedCheckpoints:
         directory = self.directory(row)
         paths = directory.paths(max(row.job.attempts, 1), lineage)
-        return self._verifications.saved(row, directory, paths, wait_s)
+        return read_saved(directory, paths, row, Verification.KNOWN)
 
     def network(self, row: JobRow) -> tuple[str, NetworkState]:
         network, access = self._config.network, parse_revision(row.revision).network
@@ -233,7 +239,16 @@ class AttemptService:
         return f"its disk has {readable_size(room.free_bytes)} left, and {takes}"
 
     def run_in_turn(self, row: JobRow, work: Callable[[], T]) -> T:
-        return self._verifications.run_in_turn(row, work)
+        """Do the work on a thread of the verification queue."""
+        future: Future[T] = Future()
+        in_context = partial(copy_context().run, work)
+        self._config.verification_queue.put(row.owner.name, partial(run_to_future, future, in_context))
+        try:
+            while not wait([future], POLL_S).done:
+                check_wanted()
+        finally:
+            future.cancel()
+        return future.result()
 
     def stop_verifying(self) -> None:
         self._config.stop_verifying()

@@ -9,7 +9,7 @@ class Verification(Enum):
     """Thoroughness of the verification of checkpoints."""
 
     SIZES = "sizes"  # manifests and sizes alone
-    KNOWN = "known"  # the content of the newest as it was verified before; nothing is hashed
+    KNOWN = "known"  # the same, without those whose content was found to be bad before
     CONTENT = "content"  # the content of the newest is compared with its SHA-256; this may take minutes
 
 
@@ -45,7 +45,6 @@ class SavedCheckpoints:
     unverified: tuple[str, ...] = ()  # neither valid nor invalid as far as is known, and why
     complete: bool = True  # False: there may be others, which could not be read
     set_aside: tuple[int, ...] = ()  # steps that an earlier restart has moved away; they can be put back
-    pending: bool = False  # some are not verified only because nobody has verified them yet
     are_steps: bool = True  # False: the newest has no step; the numbers are in the order of saving
     advanced: bool | None = None  # there is a newer one than the attempt began with; None: the steps tell
     missed: str = ""  # why the pattern of the job file has never named anything

@@ -180,7 +180,7 @@ class CanaryService:
     def _stage_checkpoint(self, staged: RunDirectory, row: JobRow) -> int:
         """Copy the newest valid checkpoint into a staged run directory; return its step, 0 for none."""
         attempt_service, lineage = self.service.attempt_service, row.job.lineage
-        newest = attempt_service.verified(row, lineage).newest
+        newest = attempt_service.saved(row, lineage).newest
         if newest is None:
             return 0
         own = attempt_service.directory(row)

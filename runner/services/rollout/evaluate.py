@@ -284,7 +284,7 @@ class RolloutEvaluator:
         reports = exit_facts.AttemptReports(
             directory.status(paths), None, directory.effective(paths), directory.rates(paths)
         )
-        saved = self.service.attempt_service.verified(self.row, attempt.lineage)
+        saved = self.service.attempt_service.saved(self.row, attempt.lineage)
         fits = self.found.kind not in {ChangeClass.D, ChangeClass.E}
         allowed = ALLOWED in getattr(self.after.job, "allow", ())
         facts: dict[str, FactValue | None] = {
@@ -423,7 +423,7 @@ class RolloutEvaluator:
     def _work(self) -> Work:
         """Return the work in steps: in total, done, and saved."""
         attempt = _attempt(self.row.job)
-        saved = self.service.attempt_service.verified(self.row, attempt.lineage).newest or 0
+        saved = self.service.attempt_service.saved(self.row, attempt.lineage).newest or 0
         done = float(finished_by(self.service, self.row) or saved)
         on_demand = self._saving().on_demand
         return Work(float(steps(self.before) or self._reported_steps()), done, float(saved), on_demand)

@@ -140,7 +140,7 @@ class RolloutService:
         lineage = found.lineage if found.lineage is not None else row.job.lineage
         if lineage == row.job.lineage and not self._compare(parse_revision(row.revision), there).changes:
             return wanted, None, "nothing differs"
-        saved = self.service.attempt_service.verified(row, lineage)
+        saved = self.service.attempt_service.saved(row, lineage)
         self._check_steps(row, found, there, saved)
         runs = isinstance(row.job.state, Allocated)
         stays = runs and lineage == row.job.lineage and self._runs_revision(row.job, revisions, there)

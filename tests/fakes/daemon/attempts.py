@@ -187,8 +187,8 @@ class FakeAttempts:
         del row
         return "none", NetworkState(holds=True)
 
-    def verified(self, row: JobRow, lineage: int, wait_s: float = 0.0) -> SavedCheckpoints:
-        del lineage, wait_s
+    def saved(self, row: JobRow, lineage: int) -> SavedCheckpoints:
+        del lineage
         step = self.steps.get(row.job.id)
         return SavedCheckpoints(() if step is None else (step,))
 

@@ -5,6 +5,7 @@ import os
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -76,7 +77,7 @@ def test_a_file_that_claims_more_than_it_takes_on_disk_is_not_hashed_and_unknown
     lineage.checkpoint(10)
     lineage.sparse(20)
     found = lineage.saved()
-    assert (found.steps, found.rejected, found.pending) == ((10,), (), False)
+    assert (found.steps, found.rejected) == ((10,), ())
     assert found.unverified == ("step-00000020: claims 8TiB, and takes 0B on disk",)
 
 
@@ -124,22 +125,31 @@ def test_a_daemon_that_leaves_breaks_a_verification_off_between_two_blocks(linea
         lineage.saved()
 
 
-def test_without_hashing_a_checkpoint_is_as_it_was_verified_before(lineage: Lineage) -> None:
-    lineage.checkpoint(10)
-    first = lineage.saved(Verification.KNOWN)
-    assert (first.steps, first.pending) == ((), True)
-    lineage.saved()
-    known = lineage.saved(Verification.KNOWN)
-    assert (known.steps, known.pending) == ((10,), False)
+def test_without_hashing_a_checkpoint_counts_unless_it_was_found_to_be_bad(lineage: Lineage) -> None:
+    (lineage.checkpoint(10) / "state").write_bytes(b"weighty")
+    assert lineage.saved(Verification.KNOWN).steps == (10,)
+    bad = lineage.saved()
+    assert lineage.saved(Verification.KNOWN) == bad
     lineage.checkpoint(20)
     newer = lineage.saved(Verification.KNOWN)
-    assert (newer.steps, newer.pending) == ((10,), True)
+    assert (newer.steps, newer.rejected) == ((20,), bad.rejected)
 
 
 @pytest.mark.parametrize("change", ["content", "manifest", "other file"])
-def test_a_result_is_forgotten_with_the_first_change(lineage: Lineage, change: str) -> None:
+def test_a_result_is_forgotten_with_the_first_change(
+    lineage: Lineage, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed, digest = [], LineageReader._digest
+
+    def counted(*args: Any) -> str:
+        hashed.append(args[2])
+        return digest(*args)
+
+    monkeypatch.setattr(LineageReader, "_digest", counted)
     where = lineage.checkpoint(10)
     lineage.saved()
+    lineage.saved()
+    assert hashed == ["state"]
     times = (where / "state").stat()
     match change:
         case "content":
@@ -150,14 +160,14 @@ def test_a_result_is_forgotten_with_the_first_change(lineage: Lineage, change: s
         case _:
             (where / "new").write_bytes(b"weighty")
             (where / "new").rename(where / "state")
-    assert lineage.saved(Verification.KNOWN).pending
+    lineage.saved()
+    assert hashed == ["state", "state"]
 
 
 def test_what_is_invalid_is_remembered_as_well(lineage: Lineage) -> None:
     where = lineage.checkpoint(10)
     (where / "state").write_bytes(b"weighty")
     assert lineage.saved().rejected == lineage.saved(Verification.KNOWN).rejected
-    assert not lineage.saved(Verification.KNOWN).pending
 
 
 def test_a_file_that_changes_while_it_is_verified_is_unknown(

@@ -31,9 +31,6 @@ CHUNK_BYTES: Final = 64 * 1024
 FRAME_HEAD_BYTES: Final = 8
 """Of the engine's multiplexed stream: the number of the output, three zeros, the length in four bytes."""
 
-MAX_KNOWN: Final = 256
-"""Containers whose user and place are remembered."""
-
 EXIT_POLL_S: Final = (0.002, 0.05)
 """Between two looks for an exit code: at first, and at most."""
 EXIT_LIMIT_S: Final = 10.0
@@ -106,7 +103,6 @@ class DockerExec:
     url: str | None = None
     """As in ``DockerExecutorSettings``; a Unix socket or plain TCP."""
     timeout_s: int = 10
-    _known: dict[Key, Json] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     async def start(
         self, key: Key, request: ExecRequest, recorded: Awaitable[None] | None = None
@@ -117,14 +113,16 @@ class DockerExec:
                 stream = await self._open()
                 with ExitStack() as unless_begun:
                     unless_begun.callback(stream.close)
-                    container, made = await self._create(stream, key, request)
+                    container = await self._container(stream, key)
+                    place, body = str(container["Id"]), _exec_config(container, request)
+                    made = await stream.ask("POST", f"/containers/{place}/exec", body)
                     tty = request.terminal is not None
                     if recorded is not None:
                         await asyncio.shield(recorded)
                     await stream.begin(f"/exec/{made['Id']}/start", {"Detach": False, "Tty": tty})
                     unless_begun.pop_all()
-        number, where = str(made["Id"]), str(container["Id"])
-        process = DockerExecProcess(self, stream, number, where, tty=tty, outlives=request.outlives)
+        number = str(made["Id"])
+        process = DockerExecProcess(self, stream, number, place, tty=tty, outlives=request.outlives)
         if request.terminal is not None:
             await process.resize(request.terminal)
         return process
@@ -147,57 +145,23 @@ class DockerExec:
             return _Stream(*await asyncio.open_connection(url.hostname, port, limit=MAX_HEAD_BYTES))
         raise Unavailable(f"engine {url.scheme}: commands inside of jobs need a Unix socket or tcp")
 
-    async def _create(self, stream: _Stream, key: Key, request: ExecRequest) -> tuple[Json, Json]:
-        """Return the container of an attempt, and the command that the engine has made in it.
-
-        A container that is known is not inspected again: neither its id nor its user changes, and the engine
-        refuses a command in one that does not run.
-        """
-        container = self._known.get(key)
-        if container is not None:
-            try:
-                return container, await self._create_in(stream, container, request)
-            except _EngineError as error:
-                if error.status not in {404, 409}:
-                    raise
-                self._known.pop(key, None)
-        container = await self._container(stream, key)
-        if len(self._known) >= MAX_KNOWN:
-            self._known.clear()
-        self._known[key] = container
-        return container, await self._create_in(stream, container, request)
-
     @staticmethod
-    async def _create_in(stream: _Stream, container: Json, request: ExecRequest) -> Json:
-        body = _exec_config(container, request)
-        return await stream.ask("POST", f"/containers/{container['Id']}/exec", body)
-
-    async def _container(self, stream: _Stream, key: Key) -> Json:
+    async def _container(stream: _Stream, key: Key) -> Json:
         """Return the inspection of the running container of an attempt, which may have been renamed."""
-        name = attempt_name(key)
-        try:
-            found = await stream.ask("GET", f"/containers/{quote(name)}/json")
-        except _EngineError as error:
-            if error.status != 404:
-                raise
-            found = await self._renamed(stream, key)
-        if not found or _key_of_inspected(found) != key or not found["State"]["Running"]:
-            raise Refused(f"job {key.job_id}: attempt {key.attempt} does not run (any more)")
-        return found
-
-    async def _renamed(self, stream: _Stream, key: Key) -> Json:
         labels = [
             f"{LABEL_INSTANCE}={key.instance}",
             f"{LABEL_JOB}={key.job_id}",
             f"{LABEL_ATTEMPT}={key.attempt}",
         ]
-        listed: Any = await stream.ask(
-            "GET", f"/containers/json?filters={quote(json.dumps({'label': labels}))}"
-        )
+        filters = quote(json.dumps({"label": labels}))
+        # All of them: the list shows one that has just begun as created.
+        listed: Any = await stream.ask("GET", f"/containers/json?all=1&filters={filters}")
         for entry in listed:
             if key_of(entry) == key:
-                return await stream.ask("GET", f"/containers/{entry['Id']}/json")
-        return {}
+                found = await stream.ask("GET", f"/containers/{entry['Id']}/json")
+                if found["State"]["Running"]:
+                    return found
+        raise Refused(f"job {key.job_id}: attempt {key.attempt} does not run (any more)")
 
 
 @dataclass(slots=True)
@@ -296,11 +260,6 @@ def _exec_config(container: Json, request: ExecRequest) -> Json:
         "AttachStdout": True,
         "AttachStderr": True,
     }
-
-
-def _key_of_inspected(inspected: Json) -> Key | None:
-    entry = {**inspected, "Labels": inspected["Config"]["Labels"], "Names": [inspected["Name"]]}
-    return key_of(entry)
 
 
 def _send_signal(pid: int, container: str, number: int) -> bool:

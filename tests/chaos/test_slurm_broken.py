@@ -34,7 +34,10 @@ from tests.fakes.engine.slurm_site import (
 
 @pytest.fixture
 def broken(slurm_conf: str) -> Iterator[Site]:
-    """A site on a cluster that nobody else uses."""
+    """A site on a cluster that no other test uses.
+
+    A controller that was killed gives numbers of jobs again, and Slurm drains the nodes that know them.
+    """
     assert slurm_conf
     with own_cluster() as cluster, site_on(cluster) as site:
         yield site

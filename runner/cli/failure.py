@@ -57,10 +57,18 @@ BY_WORD: Final = {
     "ImportError": "add the package, or another version: runner run --with PACKAGE, or image.requirements",
     "SyntaxError": "correct the code and submit it again",
     "NameError": "correct the code and submit it again",
-    "time limit": "raise resources.time_limit; runner restart {id} continues from the newest checkpoint",
+    "time limit": "runner set {id} --time TIME raises its time limit; then runner restart {id} {begins}",
 }
 """The next step by a word in the reason of the job's end."""
 
+RESUME_ARGS: Final = (
+    "its checkpoint is kept; correct checkpoint.resume_args in its job file (runner show {id} --file > FILE),"
+    " then: runner apply FILE --job {id}, runner restart {id}"
+)
+"""The next step when the arguments that a resumed attempt was given besides are refused."""
+
+CONTINUES: Final = "continues from the newest checkpoint"
+BEGINS: Final = "begins again: no checkpoint of it is known"
 UNSTARTED: Final = (
     "runner logs --build {id} prints what was built for it; submit it again once that is mended"
 )
@@ -85,7 +93,8 @@ def find_failure(client: Client, job: JobDetail, *, with_log: bool = True) -> Fa
     last = ended[-1] if ended else None
     lines = _last_lines(client, job["id"], last) if with_log and last is not None else ()
     step = HELD if is_held else _next_step(job, last)
-    return Failure(None if last is None else last["number"], lines, step.format(id=job["id"]))
+    text = step.format(id=job["id"], begins=CONTINUES if _is_saved(job) else BEGINS)
+    return Failure(None if last is None else last["number"], lines, text)
 
 
 def complain_of_failure(client: Client, job: JobDetail, *, with_log: bool = True) -> None:
@@ -110,6 +119,19 @@ def _last_lines(client: Client, job_id: str, attempt: AttemptResponse) -> tuple[
 
 def _next_step(job: JobDetail, last: AttemptResponse | None) -> str:
     message, cause = ("", "") if last is None else (last["message"] or "", last["cause"] or "")
+    if cause == "usage_error" and last is not None and _had_resume_args(job, last):
+        return RESUME_ARGS
     said = f"{job['why']} {message}"
     found = next((step for word, step in BY_WORD.items() if word in said), None)
     return found or BY_CAUSE.get(cause, UNSTARTED if last is None else OTHERWISE)
+
+
+def _is_saved(job: JobDetail) -> bool:
+    """Return True if the lineage of a job has a checkpoint."""
+    return job.get("saved_step") is not None or job.get("saved_version") is not None
+
+
+def _had_resume_args(job: JobDetail, last: AttemptResponse) -> bool:
+    """Return True if the last attempt was given arguments besides those of the first one."""
+    checkpoint = ((job["revision"] or {}).get("job") or {}).get("checkpoint") or {}
+    return last["number"] > 1 and _is_saved(job) and bool(checkpoint.get("resume_args"))

@@ -70,7 +70,7 @@ def set_limits(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool, **giv
     """Set the priority, the class, the start or the limits of jobs; their files and code stay as they are.
 
     A waiting job has them at once. A running one goes on: its time limit and priority change at once,
-    the others with its next start.
+    the others with its next start. One that has ended has them when it is restarted.
     """
     body = {name: value for name, value in given.items() if value is not None}
     if not body:

@@ -28,7 +28,7 @@ from runner.services.submission.admission import missing_resources
 from runner.services.submission.resolve import class_refusal, network_access
 
 AT_ONCE: Final = frozenset({"priority", "resources.time_limit"})
-"""Limits that a running attempt has at once; the others come with its next start."""
+"""Limits that a running attempt has at once; the others come with its next start, as all of an ended job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,6 @@ class SetLimits:
             Refused: the state of the job, its class or the size of this machine does not allow it.
         """
         row = self.service.queries.readable(caller, reference)
-        if isinstance(row.job.state, Finished):
-            raise Refused(f"job {row.job.id}: has ended; runner apply FILE --job {row.job.id} changes it")
         before = parse_revision(row.revision)
         after = self._changed(before, limits)
         found = compare_revisions(before, after, same_code=True)
@@ -100,9 +98,10 @@ class SetLimits:
             turned=row.job.turned,
         )
         made = self.service.daemon.run_exclusively(lambda: self._apply(row, event))
-        runs = isinstance(row.job.state, Allocated)
-        later = frozenset(each.name for each in found.changes if runs and each.name not in AT_ONCE)
-        return made, found, later
+        names_set = frozenset(change.name for change in found.changes)
+        if isinstance(row.job.state, Finished):
+            return made, found, names_set
+        return made, found, names_set - AT_ONCE if isinstance(row.job.state, Allocated) else frozenset()
 
     def _apply(self, row: JobRow, event: RevisionApplied) -> JobRow:
         now = self.service.queries.current(row.job.id)

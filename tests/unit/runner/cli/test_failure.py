@@ -54,7 +54,7 @@ def test_of_a_job_that_has_not_failed_nothing_is_told(
             "add the package to the image",
         ),
         ("exception", "exit code 1: SyntaxError: '(' was never closed", "correct the code"),
-        ("terminated", "time limit of 2h is used", "raise resources.time_limit; runner restart 000001"),
+        ("terminated", "time limit of 2h is used", "runner set 000001 --time TIME raises its time limit"),
     ],
 )
 def test_the_next_step_follows_from_the_cause(
@@ -62,6 +62,43 @@ def test_the_next_step_follows_from_the_cause(
 ) -> None:
     fail(api, cause, message)
     assert invoke("wait", "train").stderr.splitlines()[-1].startswith(f"train: {step}")
+
+
+@pytest.mark.parametrize(
+    ("saved", "begins"),
+    [
+        ({"saved_step": 40}, "continues from the newest checkpoint"),
+        ({"saved_step": None, "saved_version": 3}, "continues from the newest checkpoint"),
+        ({"saved_step": None}, "begins again: no checkpoint of it is known"),
+    ],
+)
+def test_after_a_time_limit_a_checkpoint_is_promised_where_there_is_one(
+    api: FakeApi, invoke: Invoke, saved: dict[str, object], begins: str
+) -> None:
+    fail(api, "terminated", "time limit of 1m reached", **saved)
+    assert invoke("show", "train").stderr.splitlines()[-1] == (
+        f"train: runner set 000001 --time TIME raises its time limit; then runner restart 000001 {begins}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "args", "saved", "word"),
+    [
+        (2, ["--resume", "{newest}"], 40, "correct checkpoint.resume_args"),
+        (1, ["--resume", "{newest}"], 40, "submit it again"),  # the first attempt has none
+        (2, [], 40, "submit it again"),
+        (2, ["--resume", "{newest}"], None, "submit it again"),  # as after restart --from scratch
+    ],
+)
+def test_refused_arguments_of_a_resumed_attempt_cost_no_work(  # noqa: PLR0913, PLR0917
+    api: FakeApi, invoke: Invoke, number: int, args: list[str], saved: int | None, word: str
+) -> None:
+    last = an_attempt(number, ended_at=AT, exit_code=2, cause="usage_error", message="refused")
+    revision = {"job": {"workload": {"kind": "program"}, "checkpoint": {"resume_args": args}}}
+    fail(api, attempts=[last], revision=revision, saved_step=saved)
+    step = invoke("show", "train").stderr.splitlines()[-1]
+    assert word in step
+    assert ("submit it again" in step) != ("runner apply FILE --job 000001, runner restart 000001" in step)
 
 
 def test_a_held_job_names_who_lets_it_go_on(api: FakeApi, invoke: Invoke) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -79,15 +80,24 @@ def test_a_job_that_runs_goes_on_with_its_adjustments_and_has_the_rest_at_its_ne
     ]
 
 
-def test_a_job_that_has_ended_has_no_other_limits(site: Place) -> None:
+def test_a_job_that_has_ended_has_other_limits_at_its_next_start(site: Place) -> None:
     site.submit(JOB + "queue: {not_before: 2099-01-01T00:00:00Z}\n")
     site.until("queued")
     site.ask("POST", "/jobs/1/cancel")
     site.until("finished")
-    answer = site.ask("POST", "/jobs/1/limits", {"priority": 90})
-    assert answer.status_code == 403
-    assert "job 1: has ended" in str(answer.json())
-    assert site.service.queries.find("1").priority == 50
+    before = site.service.queries.find("1").job
+    later = {
+        each["field"]: each["at_next_start"]
+        for each in asked(site, priority=90, time_limit_s=3600, memory=2 * 1024**3)["changes"]
+    }
+    assert later == {"priority": True, "resources.memory": True, "resources.time_limit": True}
+    row = site.service.queries.find("1")
+    assert (row.job.state, row.job.attempts, row.priority) == (before.state, before.attempts, 90)
+    site.ask("POST", "/jobs/1/restart", {"from": "checkpoint"})
+    site.until("queued")
+    begun = site.service.queries.find("1")
+    assert (begun.job.time_limit, begun.job.revision) == (timedelta(hours=1), 2)
+    assert parse_revision(begun.revision).job.resources.memory == 2 * 1024**3
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,8 @@ def test_a_refused_argument_is_named(name: str, said: str) -> None:
     assert found.hint.startswith("the program refuses its arguments: ")
     assert said in found.hint
     assert not {"│", "\n"} & set(found.hint)
+    evidence = replace(ended(code), exception=found.line, told=found.cause, hint=found.hint)
+    assert explain_exit(evidence)[1].count(said) == 1
 
 
 @pytest.mark.parametrize(("code", "cause"), [(137, "killed"), (143, "terminated"), (139, "segfault")])

@@ -42,7 +42,7 @@ class JobSummary(TypedDict):
     progress: ProgressResponse | None
     last_progress: NotRequired[ProgressResponse | None]  # only where it is asked for
     saved_step: NotRequired[int | None]  # of the newest checkpoint
-    saved_version: NotRequired[int]  # of a checkpoint that is written over and over, and has no step
+    saved_version: NotRequired[int]  # of the newest checkpoint, if their names have no step
     labels: dict[str, str]
 
 

@@ -10,7 +10,7 @@ from runner.core.job.attempt import Start, StartFrom
 from runner.core.job.describe import SIGNALLED, attempt_prefix
 from runner.core.job.events import CancelRequested, Event, HoldRequested, ReleaseRequested, RestartRequested
 from runner.core.job.states import Allocated, Finished, Stopping
-from runner.core.ports.checkpoints import Verification
+from runner.core.ports.checkpoints import SavedCheckpoints, Verification
 from runner.core.ports.store import JobRow
 from runner.core.sweep import is_paused
 from runner.files.revision import parse_revision
@@ -109,7 +109,8 @@ class JobControlService:
             raise UsageError("restart: scratch begins a new lineage; leave out the number of an earlier one")
         saved = self._saved(row, start.step, lineage)
         now, name = self.context.clock.now(), self.context.user(caller).name
-        return self._apply(row, RestartRequested(now, name, start, lineage, saved))
+        has_versions = saved.has_versions if saved.steps else None
+        return self._apply(row, RestartRequested(now, name, start, lineage, saved.newest, has_versions))
 
     def _check_begin(self, row: JobRow) -> None:
         """Refuse what would begin at step 0 although a program has saved something: that is asked for.
@@ -133,14 +134,14 @@ class JobControlService:
         ways = f"mend them, or begin at step 0 with: runner restart {row.job.id} --from scratch"
         raise Refused(f"job {row.job.id}: {fact}; {ways}; nothing was changed")
 
-    def _saved(self, row: JobRow, step: int | None, lineage: int | None) -> int | None:
-        """Return the newest checkpoint of the lineage that is asked for; its content is not verified.
+    def _saved(self, row: JobRow, step: int | None, lineage: int | None) -> SavedCheckpoints:
+        """Return the checkpoints of a lineage, if it is asked for; their content is not verified.
 
         Raises:
             Refused: the job has no such lineage, or no checkpoint of that step in it.
         """
         if step is None and lineage is None:
-            return None
+            return SavedCheckpoints()
         known, wanted = row.job.lineages, row.job.lineage if lineage is None else lineage
         if wanted > known:
             all_of_them = "lineage 1" if known == 1 else f"lineages 1 to {known}"
@@ -151,12 +152,11 @@ class JobControlService:
         if step is not None and step not in {*saved.steps, *saved.set_aside}:
             steps = ", ".join(map(str, sorted(saved.steps))) or "none"
             aside = ", ".join(map(str, sorted(saved.set_aside)))
-            own = program_files(parse_revision(row.revision)) is not None
-            kind = "version" if own else "step"
+            kind = "version" if (saved if saved.steps else row.job).has_versions else "step"
             fact = f"no valid checkpoint of {kind} {step}; lineage {wanted} has {steps}"
             fact += f", and {aside} set aside" if aside else ""
             raise Refused(f"job {row.job.id}: {fact}; nothing was changed")
-        return saved.newest
+        return saved
 
     @staticmethod
     def _thoroughness(row: JobRow) -> Verification:

@@ -241,6 +241,7 @@ class ProgramReader:
             complete=look.complete,
             set_aside=tuple(sorted({number for number, *_ in self._all_aside()}, reverse=True)),
             are_steps=newest is None or newest.step is not None,
+            has_versions=newest is not None and not look.has_steps,
             advanced=newest is not None and newest.number > self._order.began.get(self._asked.attempt, 0),
             missed=look.missed,
             went_back=self._went_back(look),

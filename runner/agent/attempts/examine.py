@@ -333,4 +333,5 @@ def _attempt_end(gone: Gone, evidence: Evidence, saved: SavedCheckpoints) -> Att
         completed=is_complete(evidence),
         checkpoint_step=saved.newest,
         checkpoints_rejected=saved.rejected,
+        has_versions=saved.has_versions,
     )

@@ -74,6 +74,7 @@ class AttemptEnd:
     completed: bool = False  # exit 0, and the result says so where the workload writes one
     checkpoint_step: int | None = None  # newest valid checkpoint of the lineage
     checkpoints_rejected: tuple[str, ...] = ()  # present and not valid, with reasons
+    has_versions: bool = False  # that number is the one of a version, not a step
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ def describe_start(after: Job) -> str:
         case StartFrom.SCRATCH:
             return "from scratch"
         case StartFrom.STEP:  # exhaustive
-            return f"from step {after.next_start.step}"
+            return f"from {'version' if after.has_versions else 'step'} {after.next_start.step}"
 
 
 def _newest(after: Job) -> str:

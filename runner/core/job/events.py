@@ -106,6 +106,7 @@ class RestartRequested:
     start: Start
     lineage: int | None = None  # an earlier one, to go back to
     saved: int | None = None  # its newest valid checkpoint
+    has_versions: bool | None = None  # that number is the one of a version; None: as before
     kind: Literal["restart_requested"] = "restart_requested"
 
 

@@ -228,6 +228,8 @@ def _restarted(job: Job, event: RestartRequested) -> Job:
     """Return a job with the requested start; from scratch it loses the adjustments of its settings."""
     scratch = event.start.source is StartFrom.SCRATCH
     job = replace(job, next_start=event.start, turned=Overrides() if scratch else job.turned)
+    if event.has_versions is not None:
+        job = replace(job, has_versions=event.has_versions)
     return job if event.lineage is None else _in_lineage(job, event.lineage, event.saved)
 
 
@@ -260,7 +262,7 @@ def _released(job: Job, at: datetime) -> Step:
 
 def _after_exit(job: Job, state: Allocated, at: datetime, ended: AttemptEnd, ruling: ExitDecision) -> Step:
     """Apply the decision of the policy."""
-    job = replace(job, history=ruling.history, saved=_saved(job, state, ended))
+    job = replace(_saved(job, state, ended), history=ruling.history)
     verdict = ruling.verdict
     if verdict.verb in STARTS:
         job = replace(job, next_start=ruling.start, turned=ruling.turned, preempted=_gave_way(job, state))
@@ -283,7 +285,7 @@ def _after_asked_exit(
     """Apply the end of an attempt that was told to stop: the request decides, or else the policy."""
     if ended.completed or state.reason not in _SETTLED:
         return _after_exit(job, state, at, ended, ruling)
-    return _as_asked(replace(job, history=ruling.history, saved=_saved(job, state, ended)), state, at)
+    return _as_asked(replace(_saved(job, state, ended), history=ruling.history), state, at)
 
 
 _SETTLED: Final = frozenset({StopReason.CANCELLED, StopReason.RESTART, StopReason.CHANGE})
@@ -307,9 +309,12 @@ def _over(job: Job, state: Allocated) -> Step:
     return job, (Remove(state.attempt.number), *more)
 
 
-def _saved(job: Job, state: Allocated, ended: AttemptEnd) -> int | None:
-    """Return the newest checkpoint of the lineage of the next attempt."""
-    return ended.checkpoint_step if state.attempt.lineage == job.lineage else job.saved
+def _saved(job: Job, state: Allocated, ended: AttemptEnd) -> Job:
+    """Return a job with the newest checkpoint of the lineage of its next attempt."""
+    if state.attempt.lineage != job.lineage:
+        return job
+    has_versions = job.has_versions if ended.checkpoint_step is None else ended.has_versions
+    return replace(job, saved=ended.checkpoint_step, has_versions=has_versions)
 
 
 def _never_started(job: Job, state: Stopping, at: datetime) -> Step:
@@ -321,7 +326,8 @@ def _never_started(job: Job, state: Stopping, at: datetime) -> Step:
 
 def _unstarted(job: Job, why: str) -> AttemptEnd:
     """Return a refused launch as the end of an attempt that saved nothing."""
-    return AttemptEnd(None, "launch_failed", why, checkpoint_step=job.saved)
+    saved, has_versions = job.saved, job.has_versions
+    return AttemptEnd(None, "launch_failed", why, checkpoint_step=saved, has_versions=has_versions)
 
 
 def _gave_way(job: Job, state: Allocated) -> int:

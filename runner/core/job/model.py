@@ -22,6 +22,7 @@ class Job:
     lineage: int = 1
     lineages: int = 1  # so far; a rollback returns to an earlier one
     saved: int | None = None  # newest valid checkpoint of the lineage at the last end of an attempt
+    has_versions: bool = False  # that number is the one of a version, not a step
     next_start: Start = field(default_factory=Start)
     turned: Overrides = field(default_factory=Overrides)
     history: History = field(default_factory=History)

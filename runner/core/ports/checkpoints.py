@@ -45,7 +45,8 @@ class SavedCheckpoints:
     unverified: tuple[str, ...] = ()  # neither valid nor invalid as far as is known, and why
     complete: bool = True  # False: there may be others, which could not be read
     set_aside: tuple[int, ...] = ()  # steps that an earlier restart has moved away; they can be put back
-    are_steps: bool = True  # False: the newest has no step; the numbers are in the order of saving
+    are_steps: bool = True  # False: the newest has no step
+    has_versions: bool = False  # none of them has a step: the numbers are in the order of saving
     advanced: bool | None = None  # there is a newer one than the attempt began with; None: the steps tell
     missed: str = ""  # why the pattern of the job file has never named anything
     went_back: str = ""  # what shows that the attempt did not go on from its checkpoint

@@ -108,9 +108,8 @@ def _remaining_s(deadline: float) -> float:
 
 
 def _summary(service: JobService, row: JobRow) -> views.Json:
-    has_versions = row.job.saved is not None and views.is_overwritten(row)
     why, progress = service.daemon.why(row.job.id), service.queries.progress(row)
-    return views.summary(row, why, progress, has_versions=has_versions)
+    return views.summary(row, why, progress)
 
 
 def _with_last(service: JobService, row: JobRow) -> views.Json:
@@ -123,12 +122,11 @@ def _with_last(service: JobService, row: JobRow) -> views.Json:
 
 def _detail(service: JobService, caller: Caller, row: JobRow) -> views.Json:
     attempts = service.queries.attempts(row)
-    has_versions = bool(attempts) and views.is_overwritten(row)
     newest, result, *_ = attempts[-1] if attempts else (None, None, None)
     return {
         **_summary(service, row),
         "attempts": [
-            {**views.attempt(*known), **({"checkpoint_step": None} if has_versions else {})}
+            {**views.attempt(*known), **({"checkpoint_step": None} if row.job.has_versions else {})}
             for known in attempts
         ],
         "lineage": row.job.lineage,

@@ -11,16 +11,12 @@ from runner.core.job.states import Allocated, Finished, Held, Preparing, Queued,
 from runner.core.policy.adjustments import Overrides
 from runner.core.ports.network import NetworkState
 from runner.core.ports.store import AttemptRow, EventRow, JobRow
-from runner.files.revision import parse_revision
 
 Json: TypeAlias = dict[str, Any]
 
 
-def summary(row: JobRow, waiting: str, progress: Status | None, *, has_versions: bool = False) -> Json:
-    """Return one job as a list shows it; ``waiting`` is its pending reason.
-
-    ``has_versions``: its checkpoint is written over and over, and has no step.
-    """
+def summary(row: JobRow, waiting: str, progress: Status | None) -> Json:
+    """Return one job as a list shows it; ``waiting`` is its pending reason."""
     state = row.job.state
     return {
         "id": row.job.id,
@@ -37,26 +33,20 @@ def summary(row: JobRow, waiting: str, progress: Status | None, *, has_versions:
         "gpus": list(_devices(row.job)),
         "host": row.job.state.attempt.host if isinstance(row.job.state, Allocated) else None,
         "progress": None if progress is None else progress.model_dump(mode="json"),
-        **_saved(row, progress, has_versions=has_versions),
+        **_saved(row, progress),
         "labels": dict(row.labels),
     }
 
 
-def _saved(row: JobRow, progress: Status | None, *, has_versions: bool) -> Json:
+def _saved(row: JobRow, progress: Status | None) -> Json:
     """Return the step of the newest checkpoint: as a running attempt reports it, else as it was verified.
 
-    A file that is written over and over has no step: what is known of it is which version it is.
+    If no name has a number that grows, there is no step: what is known is which version it is.
     """
     told = None if progress is None else progress.checkpoint_step
-    if told is None and row.job.saved is not None and has_versions:
+    if told is None and row.job.saved is not None and row.job.has_versions:
         return {"saved_step": None, "saved_version": row.job.saved}
     return {"saved_step": row.job.saved if told is None else max(told, row.job.saved or 0)}
-
-
-def is_overwritten(row: JobRow) -> bool:
-    """Return True if the checkpoint of a program is one file, whose name tells no step."""
-    files = parse_revision(row.revision).job.checkpoint.files
-    return files is not None and not set(files) & set("*?[{")
 
 
 def network(access: str, state: NetworkState) -> Json:

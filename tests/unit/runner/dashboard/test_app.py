@@ -211,6 +211,14 @@ def test_a_job_without_a_checkpoint_is_not_offered_a_restart_from_one(desk: Desk
     assert "Restart from" not in shown
 
 
+def test_a_checkpoint_that_has_no_step_is_shown_as_a_version(desk: Desk, api: FakeApi) -> None:
+    api.jobs["000001"].update(**ended(), saved_step=None, saved_version=3)
+    shown = desk.page("/jobs/000001")
+    assert "saved version 3" in shown
+    assert "<dt>Saved</dt><dd>version 3</dd>" in shown
+    assert "Restart from the checkpoint" in shown
+
+
 def test_hostile_names_reasons_and_logs_stay_text(desk: Desk, api: FakeApi) -> None:
     api.jobs["000001"].update(name=HOSTILE, why=HOSTILE, advice=[HOSTILE], labels={HOSTILE: HOSTILE})
     api.logs["000001", 1] = HOSTILE.encode() * 10

@@ -616,11 +616,33 @@ def test_a_constant_number_is_no_step_and_its_program_advances(
         assert found.advanced is True
         checkpoints.choose(1, attempt + 1, wanted, None)
         assert checkpoints.saved(1, wanted, Verification.CONTENT, attempt + 1).advanced is False
-    assert checkpoints.saved(1, wanted, Verification.CONTENT).are_steps is False
-    assert (
-        checkpoints.saved(1, ProgramFiles("out/step_2000_fp16.pt", 2), Verification.CONTENT).are_steps
-        is False
-    )
+    assert checkpoints.saved(1, wanted, Verification.CONTENT).has_versions is True
+    fixed = ProgramFiles("out/step_2000_fp16.pt", 2)
+    assert checkpoints.saved(1, fixed, Verification.CONTENT).has_versions is True
+
+
+def test_one_file_that_is_written_over_below_a_dated_directory_has_versions(
+    work: Path, checkpoints: ProgramCheckpoints
+) -> None:
+    wanted = ProgramFiles("outputs/*/*/checkpoints/last.ckpt", 2)
+    for version in (1, 2, 3):
+        write(
+            work / "outputs/2026-11-27/12-00-05/checkpoints/last.ckpt", archive(b"%d" % version), 9 - version
+        )
+        found = checkpoints.saved(1, wanted, Verification.CONTENT)
+        assert (found.newest, found.are_steps, found.has_versions) == (version, False, True)
+
+
+def test_a_last_one_beside_steps_has_the_step_before_it_and_no_version(work: Path, saved: Saved) -> None:
+    write(work / "out/ckpt-5.pt", archive(b"5"), age_s=20)
+    write(work / "out/ckpt-10.pt", archive(b"10"), age_s=10)
+    write(work / "out/final.pt", archive(b"f"))
+    found = saved(ProgramFiles("out/*.pt", 2))
+    assert (found.newest, found.are_steps, found.has_versions) == (10, False, False)
+
+
+def test_a_lineage_without_checkpoints_has_no_versions(saved: Saved) -> None:
+    assert saved(ProgramFiles("out/*.pt", 2)).has_versions is False
 
 
 def test_numbers_that_begin_again_are_a_newer_checkpoint(work: Path, checkpoints: ProgramCheckpoints) -> None:

@@ -700,6 +700,23 @@ def test_a_restart_goes_on_in_the_lineage_that_it_is_told_to() -> None:
     assert (job.lineage, job.saved) == (2, 9)
 
 
+def test_the_number_of_a_version_stays_one_until_steps_are_seen() -> None:
+    job = replace(JOB, state=STATES[2], saved=3, has_versions=True)
+    refused, _ = advance(job, LaunchFailed(LATER, "no such device", ENOUGH))
+    assert (refused.saved, refused.has_versions) == (3, True)
+    asked, _ = advance(refused, RestartRequested(LATER, "ada", Start(StartFrom.STEP, 2)))
+    assert "from version 2" in story.describe_event(RESTART, asked)
+    asked, _ = advance(refused, RestartRequested(LATER, "ada", Start(StartFrom.STEP, 2), has_versions=False))
+    assert "from step 2" in story.describe_event(RESTART, asked)
+    for ended, known in (
+        (AttemptEnd(1, "exception"), (None, True)),
+        (AttemptEnd(1, "exception", checkpoint_step=4, has_versions=True), (4, True)),
+        (AttemptEnd(1, "exception", checkpoint_step=40), (40, False)),
+    ):
+        after, _ = advance(running(replace(JOB, has_versions=True)), Exited(LATER, 1, ended, ENOUGH))
+        assert (after.saved, after.has_versions) == known
+
+
 def test_the_start_of_a_program_names_its_checkpoint_and_what_was_set_aside() -> None:
     job = replace(JOB, attempts=2)
     assert story.describe_event(Launched(NOW), job) == "attempt 2 started"

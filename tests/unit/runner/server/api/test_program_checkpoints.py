@@ -99,8 +99,9 @@ def test_a_program_that_begins_again_instead_of_going_on_is_told(site: Site, cod
     assert "attempt 2 ended" in told(site, fact)
 
 
-def test_an_unnumbered_checkpoint_is_no_step(site: Site) -> None:
-    site.submit(PROGRAM.replace("ckpt-*", "last"))
+@pytest.mark.parametrize("pattern", ["last", "*", "{last,best}"])
+def test_an_unnumbered_checkpoint_is_no_step(site: Site, pattern: str) -> None:
+    site.submit(PROGRAM.replace("ckpt-*", pattern))
     site.until("running")
     save(site, "last.pt", b"whole")
     site.end(137)
@@ -108,3 +109,31 @@ def test_an_unnumbered_checkpoint_is_no_step(site: Site) -> None:
     shown = site.job()
     assert (shown["saved_step"], shown["saved_version"]) == (None, 1)
     assert shown["attempts"][0]["checkpoint_step"] is None
+    status, _, message = error(site.ask("POST", "/jobs/1/restart", {"from": 99}))
+    assert (status, "no valid checkpoint of version 99; lineage 1 has 1" in message) == (403, True)
+    answer = site.ask("POST", "/jobs/1/restart", {"from": 1}).json()
+    assert answer["begins"] == "from version 1"
+    assert answer["job"]["saved_version"] == 1
+    assert [each["saved_version"] for each in site.ask("GET", "/jobs").json()["jobs"]] == [1]
+
+
+def test_a_number_that_is_a_step_is_called_so(site: Site) -> None:
+    site.submit(PROGRAM)
+    site.until("running")
+    save(site, "ckpt-5.pt", b"five")
+    site.end(137)
+    told(site, "attempt 2 started")
+    shown = site.job()
+    assert (shown["saved_step"], "saved_version" in shown) == (5, False)
+    assert shown["attempts"][0]["checkpoint_step"] == 5
+    message = error(site.ask("POST", "/jobs/1/restart", {"from": 99}))[2]
+    assert "no valid checkpoint of step 99; lineage 1 has 5" in message
+    assert site.ask("POST", "/jobs/1/restart", {"from": 5}).json()["begins"] == "from step 5"
+
+
+def test_versions_that_are_seen_first_by_a_restart_are_called_so(site: Site) -> None:
+    site.submit(PROGRAM.replace("ckpt-*", "*"))
+    site.until("running")
+    save(site, "last.pt", b"whole")
+    wait_until(lambda: "has 1;" in error(site.ask("POST", "/jobs/1/restart", {"from": 99}))[2] or None)
+    assert site.ask("POST", "/jobs/1/restart", {"from": 1}).json()["begins"] == "from version 1"

@@ -62,8 +62,8 @@ BY_WORD: Final = {
 """The next step by a word in the reason of the job's end."""
 
 RESUME_ARGS: Final = (
-    "its checkpoint is kept; correct checkpoint.resume_args in its job file (runner show {id} --file > FILE),"
-    " then: runner apply FILE --job {id}, runner restart {id}"
+    "its checkpoint is kept; in the directory of its code: runner show {id} --file > FILE,"
+    " correct checkpoint.resume_args in it, runner apply FILE --job {id} --file-only, runner restart {id}"
 )
 """The next step when the arguments that a resumed attempt was given besides are refused."""
 

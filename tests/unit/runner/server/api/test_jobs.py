@@ -105,8 +105,14 @@ class Site:
         found: dict[str, Any] = self.ask("GET", f"/jobs/{reference}").json()
         return found
 
-    def until(self, state: str, reference: str = "1") -> dict[str, Any]:
-        found = wait_until(lambda: found if (found := self.job(reference))["state"] == state else None)
+    def until(self, state: str, reference: str = "1", attempt: int | None = None) -> dict[str, Any]:
+        """Return a job once it is in a state, with that attempt if one is named."""
+
+        def look() -> dict[str, Any] | None:
+            found = self.job(reference)
+            return found if found["state"] == state and attempt in {None, found["attempt"]} else None
+
+        found = wait_until(look)
         self.service.daemon.exclusive.read(lambda: None)  # the loop knows it, too, and not the store alone
         return found
 

@@ -35,6 +35,7 @@ class Place(Site):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.moment = time.time()
         self.verifier: RolloutVerifier = changes.attach(self.app, self.service)
 
     def change(self, text: str, uid: int = ME, path: str = "/apply", **more: Any) -> httpx.Response:
@@ -51,23 +52,26 @@ class Place(Site):
         self.submit(text)
         self.until("running")
 
-    def writes(  # noqa: PLR0913
+    def writes(
         self,
         per_s: float,
         count: int = 60,
         *,
         job_id: str = "1",
         first: int = 0,
-        ago_s: float = 0,
         compiles_s: float = 0,
     ) -> None:
-        """Let an attempt report so many steps, the last of them some time ago; five at first may compile."""
+        """Let an attempt report so many steps; five at first may compile.
+
+        The last one is always of the same moment: a job and its canary take their steps at the same time,
+        however long it took until the canary ran.
+        """
         attempt = max(
             int(path.name)
             for path in (self.directory / "jobs" / job_id / "attempts").iterdir()
             if path.is_dir()
         )
-        place, now = self.attempt_dir(job_id, attempt), time.time() - ago_s
+        place, now = self.attempt_dir(job_id, attempt), self.moment
         lines = [
             json.dumps(
                 {
@@ -107,12 +111,7 @@ class Place(Site):
 
     def attempt(self, number: int) -> dict[str, Any]:
         """Return an attempt once it runs."""
-
-        def look() -> dict[str, Any] | None:
-            found = self.job()
-            return found if found["state"] == "running" and found["attempt"] == number else None
-
-        found: dict[str, Any] = wait_until(look)["attempts"][-1]
+        found: dict[str, Any] = self.until("running", attempt=number)["attempts"][-1]
         return found
 
     def spec(self, attempt: int) -> dict[str, Any]:

@@ -64,6 +64,7 @@ exec 2>/dev/null
 bring '' $runner_main
 while wait $runner_main; status=$?; kill -0 $runner_main; do :; done
 wait $runner_main; last=$?; [ $last -eq 127 ] || status=$last
+[ "$status$runner_stopping" != 0yes ] || status=75
 killed=
 for file in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do
   [ ! -r $file ] || while read -r event count; do
@@ -80,13 +81,14 @@ It runs the program once: a file beside the log, named after the host as each of
 says that the attempt was started before.  So ``docker restart`` ends the attempt, and no second program
 writes beside its successor.
 
-It brings every signal that the container's init sends it to the program (``SIGNALS``).  When the program has
-ended and the kernel has killed a process of the container for memory, it waits for a moment, in which the
-daemon reads the count of the cgroup (``runner.adapters.docker.memory_kills``) before that is removed with the
-container.  It also writes ``oom_kill COUNT`` to the container's own output, for people: a program can write
-that, too.  Its exit status is that of the program.  A shell starts background processes with SIGINT and
-SIGQUIT ignored.  Where ``env`` cannot reset them (coreutils before 8.31, busybox), the program replaces the
-shell: it alone gets the signals, and nothing waits for the daemon to read the count.
+It brings every signal that the container's init sends it to the program (``SIGNALS``).  When the program
+has ended and the kernel has killed a process of the container for memory, it waits for a moment, in which
+the daemon reads the count of the cgroup (``runner.adapters.docker.memory_kills``) before that is removed
+with the container.  It also writes ``oom_kill COUNT`` to the container's own output, for people: a
+program can write that, too.  Its exit status is that of the program, but 75 for 0 after SIGTERM, whoever
+sent that.  A shell starts background processes with SIGINT and SIGQUIT ignored.  Where ``env`` cannot
+reset them (coreutils before 8.31, busybox), the program replaces the shell: it alone gets the signals,
+and nothing waits for the daemon to read the count.
 """
 
 INSIDE: Final = f'{_IMAGE}umask "${{RUNNER_UMASK:-077}}"; cd "$1" || exit 126; shift; exec "$@"'

@@ -154,6 +154,19 @@ def test_a_signal_for_the_program_does_not_end_the_shell_around_it(real: Place, 
     assert printed(request) == "ready\nheard\n"
 
 
+def test_exit_0_is_an_answer_to_sigterm_whoever_sends_it(real: Place, job: str) -> None:
+    program = (
+        "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); "
+        "print('ready', flush=True); signal.pause()"
+    )
+    request = real.request("python3", "-c", program, job=job)
+    executor = real.executor()
+    executor.launch(request)
+    begun(request)
+    executor.signal(request.key, SIGTERM)
+    assert end(executor, request.key).exit_code == 75
+
+
 def test_a_program_without_a_handler_ends_with_all_that_it_has_started(real: Place, job: str) -> None:
     script = "exec 3>home/pipe; echo begun >&3; sleep 1000 | cat; echo never"
     request = real.request("sh", "-c", script, job=job)

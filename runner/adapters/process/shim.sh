@@ -5,7 +5,7 @@
 # below it.  OWNER is empty, or the options of setpriv for the rights with which COMMAND gets signals.  It writes into
 # DIRECTORY:
 # shim, child   boot id and /proc/PID/stat, which identify a process for ever
-# exit          the exit status of COMMAND, 128+n after signal n; written atomically, when nothing of COMMAND is left
+# exit          the exit status of COMMAND, 128+n after signal n, 75 instead of 0 after SIGTERM; written atomically, when nothing of COMMAND is left
 # DIRECTORY/environment holds shell statements that set the variables of COMMAND, which reads them from descriptor 4.
 # Descriptor 3 is a pipe to the daemon.  Closing it means that the child of this shim or another is recorded.
 # The signals that it gets are those of COMMAND (../signals.sh).
@@ -66,6 +66,7 @@ do :; done
 wait "$main" 2>/dev/null
 last=$?
 [ "$last" -eq 127 ] || status=$last
+[ "$status$stopping" != 0yes ] || status=75
 
 # What is left ends, whatever session it is in: an orphan is a child of this shim, also that of a process which ends
 # between two looks.  Mostly it is what brought the stop, which waits for its next look; it takes a moment for each

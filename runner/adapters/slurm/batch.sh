@@ -7,7 +7,7 @@
 # PLACE/signals   ../signals.sh, where the program is a plain process of this node
 # It writes into ATTEMPT:
 # .slurm-claim    job, restarts, node or nodes, boot id and GPUs: of all jobs and starts, only one continues here
-# .slurm-exit     the exit status of the program, 128+n after signal n; written atomically
+# .slurm-exit     the exit status of the program, 128+n after signal n, 75 instead of 0 after SIGTERM; written atomically
 # Slurm's signals reach this shell alone (scancel --batch), which brings them to the program.
 
 attempt=$1
@@ -16,6 +16,7 @@ umask 077
 exec </dev/null
 main=
 early=
+runner_stopping=
 
 forward() {
     if [ -z "$main" ]; then
@@ -70,4 +71,5 @@ do :; done
 wait "$main" 2>/dev/null
 last=$?
 [ "$last" -eq 127 ] || status=$last
+[ "$status$runner_stopping" != 0yes ] || status=75
 leave "$status"

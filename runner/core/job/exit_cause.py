@@ -133,12 +133,15 @@ def _explain(evidence: Evidence) -> tuple[str, str]:
             return ExitCause.NOT_STARTED, "was told to stop before its program started"
         case Evidence(exit_code=None):
             return ExitCause.VANISHED, evidence.engine_error or "the attempt is gone and left no exit code"
-        case Evidence(exit_code=0):
+        case Evidence(exit_code=0 | 75 as code) if code == 0 or is_complete(evidence):
             return _zero(evidence)
         case Evidence(oom_seen=True):
             return ExitCause.HOST_OOM, _starved(evidence)
         case Evidence(exit_code=75, writes_result=False, has_checkpoint=False):
-            return ExitCause.STOPPED, evidence.result_message or "asked to be started again (exit 75)"
+            return (
+                ExitCause.STOPPED,
+                evidence.result_message or "left to be started again (exit 75, or 0 after SIGTERM)",
+            )
         case Evidence(exit_code=int(code)) if code in BY_CODE:
             cause, message = BY_CODE[code]
             known = evidence.writes_result or code == 75
@@ -205,8 +208,9 @@ def _starved(evidence: Evidence) -> str:
 
 def is_complete(evidence: Evidence) -> bool:
     """Return True if the attempt has completed its work."""
-    alone = not evidence.writes_result and not evidence.stop_requested
-    return evidence.exit_code == 0 and (alone or evidence.result_cause == ExitCause.COMPLETED)
+    if evidence.result_cause == ExitCause.COMPLETED:
+        return evidence.exit_code in {0, 75}  # 75: it was told to stop, and had done its work all the same
+    return evidence.exit_code == 0 and not evidence.writes_result and not evidence.stop_requested
 
 
 def _zero(evidence: Evidence) -> tuple[str, str]:

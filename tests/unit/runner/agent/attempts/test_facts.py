@@ -202,9 +202,9 @@ def test_a_plain_program_has_no_knobs_and_is_told_its_own_limit(made: Made) -> N
     starved = place.found(137, oom=True)
     assert starved.ended.message == "the kernel killed a process; raise resources.memory (128MiB)"
     assert starved.facts["turnable"] is False
-    assert place.found(75).ended.message == "asked to be started again (exit 75)"
+    assert place.found(75).ended.message == "left to be started again (exit 75, or 0 after SIGTERM)"
     place.checkpoint(40, attempt=2)
-    assert place.found(75).ended.message == "asked to be started again (exit 75)"
+    assert place.found(75).ended.message == "left to be started again (exit 75, or 0 after SIGTERM)"
     place.checkpoint(50)
     assert place.found(75).ended.message == "stopped after saving"
     place.attempt = replace(place.attempt, turned=Overrides(loader_workers=1))

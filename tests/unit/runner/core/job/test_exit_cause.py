@@ -125,7 +125,7 @@ def test_the_programs_own_words_explain_its_own_codes() -> None:
 def test_a_program_that_saved_nothing_has_asked_to_be_started_again() -> None:
     assert explain_exit(evidence(75, writes_result=False)) == (
         "stopped",
-        "asked to be started again (exit 75)",
+        "left to be started again (exit 75, or 0 after SIGTERM)",
     )
     assert explain_exit(evidence(75, writes_result=False, result_message="later")) == ("stopped", "later")
     assert explain_exit(evidence(75, writes_result=False, has_checkpoint=True)) == (
@@ -133,6 +133,11 @@ def test_a_program_that_saved_nothing_has_asked_to_be_started_again() -> None:
         "stopped after saving",
     )
     assert explain_exit(evidence(75)) == ("stopped", "stopped after saving")
+
+
+def test_who_was_told_to_stop_and_had_done_the_work_has_completed() -> None:
+    assert explain_exit(evidence(75, result_cause="completed")) == ("completed", "")
+    assert explain_exit(evidence(75, writes_result=False, result_cause="completed")) == ("completed", "")
 
 
 def test_exit_0_may_be_no_more_than_the_answer_to_a_wish_to_stop() -> None:

@@ -84,8 +84,8 @@ def reaches_step(daemon: Service, job_id: str, attempt: int, step: int) -> None:
     )
 
 
-def kill_rank(daemon: Service, job_id: str, rank: int) -> None:
-    """Kill one process of a training in Slurm, as the kernel would: all nodes are on this machine."""
+def kill_rank(daemon: Service, job_id: str, rank: int, number: int = signal.SIGKILL) -> None:
+    """Kill or stop one process of a training in Slurm, as the kernel would: all nodes are on this machine."""
     run_directory = (daemon.state / "jobs" / job_id).stat()
     for place in Path("/proc").iterdir():
         try:
@@ -95,7 +95,7 @@ def kill_rank(daemon: Service, job_id: str, rank: int) -> None:
         except OSError:
             continue
         if is_its and f"RANK={rank}".encode() in variables and b"jobs" in words:
-            os.kill(int(place.name), signal.SIGKILL)
+            os.kill(int(place.name), number)
             return
     raise AssertionError(f"job {job_id} has no rank {rank}")
 

@@ -72,7 +72,7 @@ def find_secrets(tree: yaml.MappingNode) -> Iterator[Problem]:
                     way = f", and the variable in secret_env (--secret-env {name}=FILE)"
                     yield Problem(key, format_path(path), fact + way)
             case (str(field), *_) if field != "track" and has_secret(node.text):
-                fact = f"has a secret in it, which whoever may see the job reads; {step}.NAME"
+                fact = f"has a secret in it, which everybody who may see the job can read; {step}.NAME"
                 way = " (--secret NAME=FILE), which the program finds at /run/secrets/NAME"
                 yield Problem(node.at, format_path(path), fact + way)
 

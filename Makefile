@@ -20,11 +20,11 @@ SPLIT_FEW := $(BY_FILE) -n 4 tests/chaos/test_daemon_stopped.py tests/integratio
 # Hundreds of daemons and commands are started: what Python has compiled is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help ready demo demo-restart demo-share demo-sweep demo-slurm test test-split test-hosts test-next test-kernel test-cuda-image test-mlflow test-scripts check fix unit soak bench examples docs docs-reference graph venv engine slurm release-notes release-check clean
+.PHONY: help ready demo demo-restart demo-restart-told demo-share demo-sweep demo-slurm test test-split test-hosts test-next test-kernel test-cuda-image test-mlflow test-scripts check fix unit soak bench examples docs docs-reference graph venv engine slurm release-notes release-check clean
 
 help:
 	@echo "make demo          train, kill, resume and compare, in containers on this machine"
-	@echo "make demo-restart  change a running job: restart or resume, by estimate and by measurement"
+	@echo "make demo-restart  change a running job: restart or resume, by measurement; make demo-restart-told is the same"
 	@echo "make demo-share    short trainings take turns with a long one, beside first come, first served"
 	@echo "make demo-sweep    27 candidates of which the best go on, killed half-way, beside the whole grid"
 	@echo "make demo-slurm    the same on a small Slurm cluster that it starts: lose the node, resume on another"
@@ -71,7 +71,7 @@ demo: venv
 	@scripts/engine > .make/engine || echo "no container engine: the demo goes on with plain processes"
 	@DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m scripts.demo
 
-demo-restart: venv
+demo-restart demo-restart-told: venv
 	@mkdir -p .make
 	@scripts/engine > .make/engine || echo "no container engine: the demo goes on with plain processes"
 	@DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m scripts.demo_restart

@@ -19,11 +19,14 @@ from runner.server.api.peer import peer_uid, too_many
 BURST_S: Final = 4.0
 """What a person has not taken for so long may be taken at once."""
 
+REQUESTS_BURST_S: Final = 10.0
+"""The same for requests: a command in a loop is many requests at once, and then none for long."""
+
 LONGEST_WAIT_S: Final = 1.0
 """A request that would wait longer is refused after this time; sooner, its client would only ask again."""
 
 MOST_KNOWN: Final = 4096
-"""People whose use is remembered; it is forgotten after ``BURST_S`` anyway."""
+"""People whose use is remembered; it is forgotten after the burst anyway."""
 
 
 def is_limited(uid: int) -> bool:
@@ -34,13 +37,13 @@ def is_limited(uid: int) -> bool:
 class Pace:
     """Requests and bytes that each person may take a second on average."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, burst_s: float = BURST_S, clock: Callable[[], float] = time.monotonic) -> None:
+        self._burst_s, self._clock = burst_s, clock
         self._due: dict[int, float] = {}  # when all that was taken will have been earned, by the uid
 
     def wait_s(self, person: int) -> float:
         """Return the seconds that a person has to wait until more may be taken."""
-        return max(0.0, self._due.get(person, 0.0) - BURST_S - self._clock())
+        return max(0.0, self._due.get(person, 0.0) - self._burst_s - self._clock())
 
     def take(self, person: int, amount: float, per_s: float) -> None:
         """Count what a person takes."""
@@ -55,7 +58,7 @@ class RequestLimit:
 
     def __init__(self, app: Application, settings: Callable[[], Settings]) -> None:
         self._app, self._settings = app, settings
-        self._pace = Pace()
+        self._pace = Pace(REQUESTS_BURST_S)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on in time, or refuse it."""

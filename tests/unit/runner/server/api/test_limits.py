@@ -11,7 +11,7 @@ import pytest
 
 from runner.files.settings.model import Settings
 from runner.server.api import limits
-from runner.server.api.limits import BURST_S, LONGEST_WAIT_S, Pace, RequestLimit
+from runner.server.api.limits import BURST_S, LONGEST_WAIT_S, REQUESTS_BURST_S, Pace, RequestLimit
 from runner.server.api.sessions import SessionRoutes
 
 ANN, BOB = os.geteuid() + 1, os.geteuid() + 2
@@ -32,7 +32,7 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, per_s: float | None) -> None:
         self.now, self.served = Now(), 0
-        monkeypatch.setattr(limits, "Pace", lambda: Pace(self.now))
+        monkeypatch.setattr(limits, "Pace", lambda burst_s=BURST_S: Pace(burst_s, self.now))
         monkeypatch.setattr(asyncio, "sleep", self._sleep)
         self.limit = RequestLimit(self._serve, lambda: Settings(requests_per_s=per_s))
         self.slept: list[float] = []
@@ -62,8 +62,8 @@ def test_who_asks_too_often_waits_and_is_refused_in_the_end_and_nobody_else_is(
 ) -> None:
     gate = Gate(monkeypatch, 2.0)
     answers = [gate.ask(ANN) for _ in range(100)]
-    assert gate.served == 2 * (BURST_S + LONGEST_WAIT_S) + 1
-    assert gate.slept[: gate.served + 1] == [0] * 9 + [0.5, 1.0, LONGEST_WAIT_S]
+    assert gate.served == 2 * (REQUESTS_BURST_S + LONGEST_WAIT_S) + 1
+    assert gate.slept[: gate.served + 1] == [0] * 21 + [0.5, 1.0, LONGEST_WAIT_S]
     head, body = answers[-1]
     assert head["status"] == 429
     assert dict(head["headers"])[b"retry-after"] == b"2"
@@ -76,7 +76,7 @@ def test_who_asks_too_often_waits_and_is_refused_in_the_end_and_nobody_else_is(
 
 def test_a_session_of_who_asks_too_often_begins_a_little_later(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(monkeypatch, 2.0)
-    for _ in range(20):
+    for _ in range(int(2 * (REQUESTS_BURST_S + LONGEST_WAIT_S) + 10)):
         gate.ask(ANN)
     served = gate.served
     assert gate.ask(ANN, "websocket") == []
@@ -95,7 +95,7 @@ def test_the_own_user_of_the_daemon_or_all_have_no_limit(
 def test_what_was_not_taken_for_long_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MOST_KNOWN", 3)
     now = Now()
-    pace = Pace(now)
+    pace = Pace(clock=now)
     for person in range(3):
         pace.take(person, 10, 10)
     now.s += 2

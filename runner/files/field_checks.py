@@ -6,12 +6,14 @@ variables is a security boundary: some of them reach code that runs as root on t
 """
 
 import re
+import shlex
 import unicodedata
 from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import Final
 
-from runner.base.textfile import quoted
+from runner.base.textfile import one_line, quoted
+from runner.core.ports.users import is_of_system
 
 DATA_ROOT: Final = PurePosixPath("/data")
 """All mounts of a job lie below this directory."""
@@ -24,6 +26,9 @@ WEIGHTS_TARGET: Final = DATA_ROOT / "init-weights"
 
 INPUT_TARGET: Final = PurePosixPath("/inputs")
 """Where a container has the paths that a workload names besides its data, each below the field's name."""
+
+SECRETS_TARGET: Final = PurePosixPath("/run/secrets")
+"""The directory of the secrets of a job."""
 
 CODE_TARGET: Final = PurePosixPath("/code")
 """The mount point of the code of a program."""
@@ -247,6 +252,17 @@ def check_policy(value: str) -> str:
 def is_policy_path(value: str) -> bool:
     """Return True if the text is a path and not the name of a shipped policy."""
     return "/" in value or value.endswith((".yaml", ".yml")) or value.startswith(("~", "$"))
+
+
+def suggest_mount(source: PurePosixPath, target: PurePosixPath | None = None) -> str | None:
+    """Return the option that mounts a path, at ``target`` or by its name; None if no job may have it."""
+    if is_of_system(source):
+        return None
+    if target is None:
+        target = DATA_ROOT / (source.name or "all")
+        if target in {WORKLOAD_TARGET, WEIGHTS_TARGET}:
+            target = DATA_ROOT / f"my-{source.name}"
+    return f"--mount {shlex.quote(one_line(f'{source}:{target}'))}"
 
 
 def check_mount_target(value: str) -> str:

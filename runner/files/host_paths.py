@@ -7,6 +7,7 @@ from typing import Final
 
 from jobs.contract import Program
 from runner.base.textfile import one_line
+from runner.files.field_checks import suggest_mount
 from runner.files.job.program_files import MOUNTS
 from runner.files.revision import Revision
 
@@ -55,8 +56,7 @@ def explain_host_path(revision: Revision, written: str) -> str:
         return f"{fact}; the job begins in its code: write {one_line(f'./{path.relative_to(code)}')}"
     if len(path.parts) > 2 and path.parts[1] in _OF_USERS:
         source = path.parent if path.suffix else path
-        option = one_line(f"--mount {source}:{MOUNTS}{source.name}")
-        return f"{fact}, of which a job sees its mounts alone: {option}"
+        return f"{fact}, of which a job sees its mounts alone: {suggest_mount(source)}"
     return ""
 
 

@@ -1,27 +1,39 @@
 """Words for a submitter about what his snapshot of code lacks, and where it is missed."""
 
 import os
-import shlex
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
-from pathlib import Path, PurePosixPath
-from typing import Final
+from pathlib import Path, PurePath, PurePosixPath
+from typing import Final, TypeAlias
 
 from runner.base.readable import readable_size
 from runner.base.textfile import one_line
 from runner.core.ports.code import LeftOut
+from runner.files.field_checks import suggest_mount
 
 MOST_NAMED: Final = 3
 """Of what is ignored; the largest."""
+
+NOT_FOR_JOBS: Final = "it belongs to the system, which no job sees"
 
 MOST_LINES: Final = 5
 """About links and the like."""
 
 
-def describe(left_out: Sequence[LeftOut], directory: Path | None) -> tuple[str, ...]:
-    """Return the few lines about left-out files that a submitter should know."""
-    single = [each for each in left_out if each.kind not in {"file", "directory"}]
-    ignored = [each for each in left_out if each.kind in {"file", "directory"}]
+Given: TypeAlias = tuple[PurePath, PurePosixPath]
+"""A path of the host that a job has, and where it has it."""
+
+
+def describe(
+    left_out: Sequence[LeftOut], directory: Path | None, given: Sequence[Given] = ()
+) -> tuple[str, ...]:
+    """Return the few lines about left-out files that a submitter should know.
+
+    What the job is ``given`` at another place is not told.
+    """
+    lacking = [each for each in left_out if _place_in_job(each, directory, given) is None]
+    single = [each for each in lacking if each.kind not in {"file", "directory"}]
+    ignored = [each for each in lacking if each.kind in {"file", "directory"}]
     lines = [_line(each, directory) for each in single[:MOST_LINES]]
     if len(single) > MOST_LINES:
         lines.append(f"workload.code: {len(single) - MOST_LINES} more links and the like are left out")
@@ -44,7 +56,9 @@ def describe_unsent(left_out: Sequence[LeftOut]) -> tuple[str, ...]:
     return (f"workload.code: git ignores {named}{rest}, and they are not sent; {step}{left_out[0].path}",)
 
 
-def find_missed(left_out: Iterable[LeftOut], directory: Path | None, path: str) -> str | None:
+def find_missed(
+    left_out: Iterable[LeftOut], directory: Path | None, path: str, given: Sequence[Given] = ()
+) -> str | None:
     """Return the reason why a path is not in the code of a job, and what to do; None if nothing says so.
 
     The path is as a program names it: below its working directory, or absolute.
@@ -61,7 +75,21 @@ def find_missed(left_out: Iterable[LeftOut], directory: Path | None, path: str) 
         is_pattern = each.files > 1 and each.kind == "file"
         named = fnmatchcase(str(inner), each.path) if is_pattern else each.path in places
         if named:
-            return _line(each, directory)
+            place = _place_in_job(each, directory, given)
+            return (
+                _line(each, directory)
+                if place is None
+                else f"{one_line(each.path)}: the job has it at {place}"
+            )
+    return None
+
+
+def _place_in_job(each: LeftOut, directory: Path | None, given: Iterable[Given]) -> PurePosixPath | None:
+    """Return the place at which a job has what its code lacks; None: it has it nowhere."""
+    path = _source(each, directory)
+    for source, target in given if each.kind in {"file", "directory", "link"} else ():
+        if path.is_relative_to(normal := os.path.normpath(source)):
+            return target / path.relative_to(normal)
     return None
 
 
@@ -76,7 +104,7 @@ def _line(each: LeftOut, directory: Path | None) -> str:
         return f"workload.code: {shown} is {one_line(each.target)}, and is left out"
     if each.kind == "link":
         fact = f"workload.code: {shown} is a link to {one_line(each.target)}, and is left out"
-        return f"{fact}; {_mount(_source(each, directory))}"
+        return f"{fact}; {_mount(_source(each, directory)) or NOT_FOR_JOBS}"
     return f"workload.code: git ignores {_sized(each)}, and the job does not get it; {_way(each, directory)}"
 
 
@@ -96,7 +124,8 @@ def _way(each: LeftOut, directory: Path | None) -> str:
     file = one_line(str(place.parent / ".runnerignore"))
     take = f"to take {one_line(place.name)} along, write !/{one_line(place.name)} into {file}"
     whole = each if each.kind == "directory" else LeftOut(str(place.parent), "directory")
-    return f"{take}; or {_mount(_source(whole, directory))}"
+    mount = _mount(_source(whole, directory))
+    return f"{take}; or {mount}" if mount else take
 
 
 def _source(each: LeftOut, directory: Path | None) -> PurePosixPath:
@@ -106,6 +135,6 @@ def _source(each: LeftOut, directory: Path | None) -> PurePosixPath:
     return PurePosixPath(os.path.normpath(found))
 
 
-def _mount(source: PurePosixPath) -> str:
-    target = shlex.quote(one_line(f"{source}:/data/{source.name or 'all'}"))
-    return f"mount it (--mount {target}) and name that path"
+def _mount(source: PurePosixPath) -> str | None:
+    option = suggest_mount(source)
+    return None if option is None else f"mount it ({option}) and name that path"

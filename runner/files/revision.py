@@ -27,7 +27,7 @@ from runner.core.ports.network import NetworkAccess
 from runner.core.scheduler.snapshot import DependencyCondition, DeviceKind, ResourceRequest
 from runner.files import left_out, shell
 from runner.files.datasets import content_digest, dataset_dir, is_prepared
-from runner.files.field_checks import CODE_TARGET, INPUT_TARGET, WORKLOAD_TARGET
+from runner.files.field_checks import CODE_TARGET, INPUT_TARGET, SECRETS_TARGET, WORKLOAD_TARGET
 from runner.files.job import paths
 from runner.files.job.model import JobFile, checkpoint_plan, resolve_profile
 from runner.files.own_project import OwnProject
@@ -260,7 +260,8 @@ class Revision(ClosedModel):
             if (torch := None if self.lock is None else locked_torch(self.lock)) is not None:
                 fact = f"another torch than the image's is needed, so the job gets torch {torch}"
                 vain.append(f"image.requirements: {fact}, and no package of the image")
-            told = left_out.describe(() if self.code is None else self.code.left_out, self.code_directory())
+            lacking = () if self.code is None else self.code.left_out
+            told = left_out.describe(lacking, self.code_directory(), tuple(self.places_in_job()))
             return (*vain, *self._vain_profile(idle), *shell.find_shell_warnings(plan.command), *told)
         excess = excess_workers(self.profile(), self.job.resources.cpus)
         vain += [excess] if excess else []
@@ -343,6 +344,12 @@ class Revision(ClosedModel):
         """Return the memory that the job takes of each shared device; None if its devices are not shared."""
         devices = self.job.devices
         return devices.memory if devices.lent_as is DeviceKind.SHARED else None
+
+    def places_in_job(self) -> Iterator[tuple[PurePath, PurePosixPath]]:
+        """Yield the paths of the host that the job has, each with its place in it."""
+        yield from ((mount.source, mount.target) for mount in self.resolved_mounts())
+        for name, source in self.job.secrets.items():
+            yield self.base / source, SECRETS_TARGET / name
 
     def resolved_mounts(self) -> Iterator[ResolvedMount]:
         """Yield the mounts of the job, without its secrets."""

@@ -12,7 +12,10 @@ MOST: Final = 20
 
 
 def find_links_out(directory: Path) -> tuple[tuple[str, str], ...]:
-    """Return the links that lead out of a directory, by their paths below it, with what they say."""
+    """Return the links that lead out of a directory, by their paths below it, with what they say.
+
+    One that leads to nothing here is not meant: no mount would help.
+    """
     found: list[tuple[str, str]] = []
     pending, looked = deque([""]), 0
     while pending and looked < MOST_LOOKED and len(found) < MOST:
@@ -28,7 +31,8 @@ def find_links_out(directory: Path) -> tuple[tuple[str, str], ...]:
                         pending.append(f"{inner}/")
                     elif entry.is_symlink():
                         target = os.readlink(directory / inner)
-                        if target.startswith("/") or _leads_out(below, target):
+                        is_out = target.startswith("/") or _leads_out(below, target)
+                        if is_out and os.path.exists(directory / inner):
                             found.append((inner, target))
         except OSError:  # a file, or a directory that is not for this user
             continue

@@ -14,16 +14,9 @@ import struct
 from pathlib import Path
 from typing import Final
 
+from runner.base.readable import readable_size
 from runner.base.textfile import one_line
-from runner.core.ports.users import PathKind
-
-ROOT_HOME: Final = Path("/root")
-
-SYSTEM: Final = (
-    *(Path(root) for root in ("/proc", "/sys", "/dev", "/boot", "/etc", "/run", "/var/lib")),
-    ROOT_HOME,
-)
-"""Directories that are never shown to a job, wherever a link points from."""
+from runner.core.ports.users import ROOT_HOME, PathKind, is_of_system
 
 MAX_SECRET_BYTES: Final = 1024**2
 """A secret is copied for each job; a larger file is data, which is mounted."""
@@ -170,7 +163,7 @@ def _problem(opened: int, shown: str, kind: PathKind) -> str | None:
 def _system_problem(opened: int, shown: str) -> str | None:
     real = Path(f"/proc/self/fd/{opened}").readlink()
     pseudo = PSEUDO_FILE_SYSTEMS.get(file_system_type(opened))
-    if pseudo is None and not any(real.is_relative_to(root) or root.is_relative_to(real) for root in SYSTEM):
+    if pseudo is None and not is_of_system(real):
         return None
     leads = "" if str(real) == shown else f"leads to {one_line(str(real))}, which "
     step = "; put it below /srv or /home" if real.is_relative_to(ROOT_HOME) else ""
@@ -209,7 +202,7 @@ def _access_problem(opened: int, mode: int, kind: PathKind) -> str | None:
 def _size_problem(size: int, kind: PathKind) -> str | None:
     if kind != "secret" or size <= MAX_SECRET_BYTES:
         return None
-    return f"is larger than {MAX_SECRET_BYTES} bytes, the limit for a secret; mount it instead"
+    return f"is larger than {readable_size(MAX_SECRET_BYTES)}, the limit for a secret; mount it instead"
 
 
 def _describe(error: Exception) -> str:

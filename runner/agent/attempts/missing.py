@@ -91,12 +91,14 @@ def explain_missing(
         found = [f"{below}{place}{end}" for below in ("", "src/") for end in ("", ".py")]
         paths = paths_in_code()
         return (
-            _left_out(revision, found, work_dir)
+            _left_out(revision, found, work_dir, in_container=in_container)
             or _not_in_package(module[1], paths)
             or _off_path(module[1], paths)
             or _of_another_name(module[1])
         )
-    told = _left_out(revision, _named(said), work_dir) if _NO_FILE.search(said) else ""
+    told = ""
+    if _NO_FILE.search(said):
+        told = _left_out(revision, _named(said), work_dir, in_container=in_container)
     return told or (_outside(revision, said) or _not_of_image(said, paths_in_code) if in_container else "")
 
 
@@ -117,12 +119,15 @@ def _named(line: str) -> Iterator[str]:
     yield from (word.strip("'\"`()[]{},;:.") for word in line.split() if {"/", "."} & set(word))
 
 
-def _left_out(revision: Revision, paths: Iterator[str] | list[str], work_dir: Path) -> str:
+def _left_out(
+    revision: Revision, paths: Iterator[str] | list[str], work_dir: Path, *, in_container: bool
+) -> str:
     """Return the reason why one of several paths is not in the code; empty if none was left out."""
     directory, left_out = revision.code_directory(), revision.code.left_out if revision.code else ()
+    given = tuple(revision.places_in_job()) if in_container else ()
     for path in paths:
         inner = os.path.relpath(path, work_dir) if path.startswith(f"{work_dir}/") else path
-        if (told := find_missed(left_out, directory, os.path.normpath(inner))) is not None:
+        if (told := find_missed(left_out, directory, os.path.normpath(inner), given)) is not None:
             return told.removeprefix("workload.code: ")
     return ""
 

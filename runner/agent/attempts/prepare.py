@@ -35,7 +35,7 @@ from runner.core.ports.network import OutboundNetwork
 from runner.core.ports.packages import DockerfileRequest, Packages
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import MountPins, Owner, PathKind, User, Users
-from runner.files.field_checks import CODE_TARGET, WEIGHTS_TARGET
+from runner.files.field_checks import CODE_TARGET, SECRETS_TARGET, WEIGHTS_TARGET
 from runner.files.job.model import checkpoint_plan
 from runner.files.job.program_files import checkpoint_mount, fill_resume_args
 from runner.files.job.slurm import batch_options
@@ -43,7 +43,7 @@ from runner.files.own_project import describe_own
 from runner.files.package_lock import locked_image
 from runner.files.revision import VENDORS, Revision, parse_revision
 
-SECRETS_DIR: Final = Path("/run/secrets")
+SECRETS_DIR: Final = Path(SECRETS_TARGET)
 CONTAINER_SCRATCH: Final = Path("/tmp")  # noqa: S108 - a tmpfs of the container's own
 
 

@@ -3,12 +3,12 @@
 import re
 import shlex
 from collections.abc import Callable, Collection, Sequence
-from difflib import get_close_matches
 from posixpath import normpath
 from typing import Final
 
 from runner.agent.attempts.diagnosis import LAST_LINES
 from runner.base.textfile import one_line
+from runner.files.scripts import describe_absent
 from runner.files.shell import INTERPRETERS, SHELLS, interpreter_of
 
 _CARRIAGE_RETURN: Final = re.compile(
@@ -153,11 +153,7 @@ def _of_a_script(command: Sequence[str], last: bytes, paths_in_code: Callable[[]
 
 def _not_there(name: str, paths: Collection[str]) -> str:
     """Return that a script is not in the code, and one whose name is similar."""
-    if normpath(name) in paths or not paths:
-        return ""
-    near = get_close_matches(normpath(name), paths, 1)
-    meant = f"; did you mean {one_line(near[0])}?" if near else ""
-    return f"{one_line(name)} is not in the code of the job{meant}"
+    return "" if normpath(name) in paths or not paths else describe_absent(name, paths)
 
 
 def _of_a_command(last: bytes, *, in_container: bool) -> str:

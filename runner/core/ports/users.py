@@ -1,14 +1,28 @@
 """Users of the host: who owns a job, who asks, and how files are read with a user's rights."""
 
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from socket import socket
-from typing import Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 from runner.base.identity import check_ids
 
 PathKind: TypeAlias = Literal["directory", "file", "secret", "either", "writable"]
 """What a path is needed as."""
+
+ROOT_HOME: Final = Path("/root")
+
+SYSTEM: Final = (
+    *(Path(root) for root in ("/proc", "/sys", "/dev", "/boot", "/etc", "/run", "/var/lib")),
+    ROOT_HOME,
+)
+"""Directories that are never shown to a job, wherever a link points from."""
+
+
+def is_of_system(path: PurePath) -> bool:
+    """Return True if a path is in one of the directories of the system, or holds one."""
+    return any(path.is_relative_to(root) or root.is_relative_to(path) for root in SYSTEM)
+
 
 UnknownUids: TypeAlias = Literal["refuse", "owner", "accept"]
 """What a daemon does with uids that have no account: refuse them; count those of a range in ``/etc/subuid``

@@ -1,14 +1,13 @@
 """Links in mounted data that lead to nothing in the job, with the mount that would help."""
 
 import os
-import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 from runner.base.textfile import one_line
+from runner.files.field_checks import check_mount_target, suggest_mount
 from runner.files.job.model import JobFile
-
-DATA = PurePosixPath("/data")
+from runner.files.left_out import NOT_FOR_JOBS
 
 
 def describe_links(
@@ -34,12 +33,13 @@ def describe_links(
             there = Path(os.path.normpath(source / PurePosixPath(inner).parent / said))
             more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
             fact = f"mounts[{number}].source: {inner} is a link to {said}{more}, which the job does not have"
-            yield one_line(f"{fact}; mount that, too: {_option(there, seen)}")
+            yield one_line(f"{fact}; {_way(there, seen)}")
 
 
-def _option(there: Path, seen: PurePosixPath) -> str:
+def _way(there: Path, seen: PurePosixPath) -> str:
     """Return the mount with which a link leads to something, or another place for what it leads to."""
-    is_possible = seen.is_relative_to(DATA) and seen != DATA
-    target = seen if is_possible else DATA / (there.name or "all")
-    named = "" if is_possible else ", and name that path"
-    return f"--mount {shlex.quote(f'{there}:{target}')}{named}"
+    try:
+        option, named = suggest_mount(PurePosixPath(there), PurePosixPath(check_mount_target(str(seen)))), ""
+    except ValueError:
+        option, named = suggest_mount(PurePosixPath(there)), ", and name that path"
+    return NOT_FOR_JOBS if option is None else f"mount that, too: {option}{named}"

@@ -6,19 +6,19 @@ the submitter, devices and quotas against the present snapshot of the queue.
 
 import grp
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from functools import cache, partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final, Literal
 
 from jobs.contract import Program
 from runner.base.errors import Refused, Unavailable
 from runner.base.textfile import MAX_PROBLEMS, FileError, Problem, one_line, quoted
 from runner.base.waiting import check_wanted
-from runner.core.ports.code import CodeRefused, CodeSnapshots
+from runner.core.ports.code import CodeEntry, CodeRefused, CodeSnapshots
 from runner.core.ports.devices import Device
 from runner.core.ports.images import BuildFailed, ImageRefused, Images, PullPolicy
 from runner.core.ports.network import NOT_SEPARATED, NetworkAccess
@@ -28,6 +28,7 @@ from runner.files.job.image import is_reference
 from runner.files.job.model import JobFile, resolve_profile
 from runner.files.job.paths import PathCheck
 from runner.files.job.track import find_tracking_problems
+from runner.files.left_out import find_missed
 from runner.files.package_lock import locked_versions
 from runner.files.revision import (
     ArrayMembership,
@@ -38,6 +39,7 @@ from runner.files.revision import (
     find_data,
     find_inputs,
 )
+from runner.files.scripts import describe_absent, find_script
 from runner.files.settings.model import Settings
 from runner.files.settings.network import OutboundUsers
 from runner.files.submission import Submission
@@ -51,6 +53,7 @@ from runner.services.submission.initial_weights import resolve_initial_weights
 from runner.services.submission.packages import KnownRevisions, PackageResolver, none_known
 from runner.services.submission.slurm import find_slurm_problems
 
+COMMAND_FIELD: Final = ("workload", "command")
 CODE_FIELD: Final = ("workload", "code")
 
 
@@ -130,12 +133,15 @@ class _JobResolver:
     _base: Path = field(init=False)  # of relative paths
     _check: PathCheck = field(init=False)
     _code_taken: dict[Path, CodeReference | None] = field(default_factory=dict)
+    _entries: Callable[[str], Mapping[str, CodeEntry] | None] = field(init=False)
     _images: dict[tuple[str, PullPolicy], tuple[str | None, str | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._team = team(self.who.gid)
         self._base = self.submission.place.parent
         self._check = cache(partial(self.context.users.path_problem, self.who))
+        if self.context.code is not None:
+            self._entries = cache(partial(self.context.code.entries, self.who.uid))
 
     def _with_time_limit(self, job: JobFile) -> JobFile:
         """Return a job with the time limit of its class if it names none."""
@@ -204,6 +210,8 @@ class _JobResolver:
         )
         if problems:
             raise FileError(job.origin.path, problems)
+        made = made.model_copy(update={"code": self._code(made)})
+        self._check_script(made)
         lock = self._lock(made, image)  # late: it may take long, and is begun for a valid job only
         profile = resolve_profile(job, accelerator)
         resolved = {
@@ -211,7 +219,6 @@ class _JobResolver:
             "one_failed": one_failed,
             "init": init,
             "settings": profile,
-            "code": self._code(made),
             "image": image,
             **lock,
         }
@@ -237,6 +244,31 @@ class _JobResolver:
                 problems = [origin.problem(CODE_FIELD, fact.removeprefix(".: ")) for fact in error.facts]
                 raise FileError(origin.path, problems) from error
         return self._code_taken[directory]
+
+    def _check_script(self, made: Revision) -> None:
+        """Refuse a command whose script is not in the code, and would be missed as soon as the job runs.
+
+        Raises:
+            FileError: at the word that names it.
+        """
+        plan, directory, code, job = made.job.workload, made.code_directory(), made.code, made.job
+        if code is None or directory is None or not isinstance(plan, Program):
+            return
+        own_image = job.image.offered != "auto" or job.image.dockerfile is not None
+        at = find_script(plan.command, on_path=own_image)
+        entries = None if at is None else self._entries(code.snapshot)
+        if at is None or entries is None or has_path(entries, plan.command[at]):
+            return
+        script = os.path.normpath(plan.command[at])
+        fact = find_missed(code.left_out, directory, script, tuple(made.places_in_job()))
+        if fact is None and self._check(directory / script, "file") is None:
+            step = f"to take it along, write !/{one_line(script)} into .runnerignore"
+            fact = f"{one_line(script)} is left out by an ignore file; {step}"
+        fact = fact or describe_absent(
+            script, [path for path, each in entries.items() if each.kind == "file"]
+        )
+        where = (*COMMAND_FIELD, at)
+        raise FileError(job.origin.path, [job.origin.problem(where, fact.removeprefix("workload.code: "))])
 
     def _lock(self, made: Revision, image: str | None) -> dict[str, object]:
         """Return the lock of a job's packages, if it has any, and what it resolves, as fields of a revision.
@@ -400,6 +432,17 @@ def _not_offered(name: str, settings: Settings) -> str:
         step = f"; any other image is written with its tag, such as {name}:latest"
     hint = "" if is_reference(name) else did_you_mean(name, ("auto", *names))
     return f"{quoted(name)} is not offered here; {there}{hint or step}"
+
+
+def has_path(entries: Mapping[str, CodeEntry], path: str) -> bool:
+    """Return True if a path is in a snapshot, or may be: a link on the way can lead anywhere."""
+    inner = PurePosixPath(os.path.normpath(path))
+    above = (entries.get(str(each)) for each in inner.parents)
+    return (
+        str(inner) == "."
+        or str(inner) in entries
+        or any(each is not None and each.kind == "link" for each in above)
+    )
 
 
 def keep_code(snapshots: CodeSnapshots | None, who: User, revision: Revision) -> CodeReference | None:

@@ -1,6 +1,6 @@
 """Words about what a snapshot of code lacks."""
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -53,6 +53,30 @@ def test_ignored_data_are_one_line_and_each_link_is_one() -> None:
 def test_a_missing_path_finds_what_was_left_out(path: str, found: LeftOut | None) -> None:
     told = find_missed([LINK, DATA, ARRAYS], CODE, path)
     assert told == (None if found is None else describe([found], CODE)[0].replace(" them;", " it;"))
+
+
+def test_what_a_job_has_at_another_place_is_not_told_as_missing() -> None:
+    given = (
+        (Path("/home/ada/project/data"), PurePosixPath("/data/corpus")),
+        (Path("/home/ada/project/../big"), PurePosixPath("/data/big")),
+    )
+    arrays = LeftOut("data/*.npy", "file", 5, 2048)
+    assert describe([LINK, DATA, arrays], CODE, given) == ()
+    [line] = describe([DATA, ARRAYS], CODE, given)
+    assert "git ignores sets/*.npy (5 files, 2 KiB), and" in line
+    assert find_missed([LINK, DATA], CODE, "data/a.bin", given) == "data: the job has it at /data/corpus"
+    assert find_missed([LINK, DATA], CODE, "weights", given) == "weights: the job has it at /data/big/weights"
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../../../root/x", "/", "/var/lib/docker"])
+def test_a_link_to_what_no_job_sees_names_no_mount(target: str) -> None:
+    [line] = describe([LeftOut("x", "link", target=target)], CODE)
+    assert line.endswith("and is left out; it belongs to the system, which no job sees")
+
+
+def test_the_target_of_a_mount_is_none_that_is_reserved() -> None:
+    [line] = describe([LeftOut("workload", "directory", 1, 1)], CODE)
+    assert "--mount /home/ada/project/workload:/data/my-workload" in line
 
 
 def test_what_is_not_sent_to_a_server_is_named_without_a_mount_of_this_machine() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -263,3 +264,26 @@ def test_a_program_that_misses_ignored_data_is_told_so_where_its_owner_looks(dae
     assert ", without data" in daemon.runner("show", "ignored")
     (place / ".runnerignore").write_text("!/data\n")
     assert daemon.ends(daemon.submit(file))["outcome"] == "succeeded"
+
+
+def answer(daemon: Service, place: Path, command: str, code: int = 2) -> str:
+    """Return what is said of the submission of a command in a directory, which is held to its exit code."""
+    return daemon.runner("run", "--dry-run", "--code", str(place), "--", *command.split(), code=code)
+
+
+def test_a_script_that_the_code_lacks_is_told_at_submission(daemon: Service, tmp_path: Path) -> None:
+    place = tmp_path / "project"
+    (place / "src").mkdir(parents=True)
+    subprocess.run(["git", "init", "-q", str(place)], check=True)
+    (place / "src" / "train.py").touch()
+    (place / "local.py").touch()
+    (place / ".gitignore").write_text("local.py\n")
+    (place / "linked").symlink_to("src")
+    said = answer(daemon, place, "python train.py")
+    assert said == "runner run: COMMAND: train.py is not in the code of the job; did you mean src/train.py?\n"
+    said = answer(daemon, place, "bash no_such.sh")
+    assert said == "runner run: COMMAND: no_such.sh is not in the code of the job\n"
+    said = answer(daemon, place, "python -u local.py")
+    assert "git ignores local.py (0 B), and the job does not get it; to take local.py along, write" in said
+    for command in ("python src/train.py", "python ./linked/train.py", "python -m train", "python /x.py"):
+        answer(daemon, place, command, code=0)

@@ -138,5 +138,5 @@ def test_a_secret_has_at_most_a_mebibyte(tmp_path: Path) -> None:
     (tmp_path / "most").write_bytes(bytes(MAX_SECRET_BYTES))
     (tmp_path / "more").write_bytes(bytes(MAX_SECRET_BYTES + 1))
     assert check_path(tmp_path / "most", "secret") is None
-    fact = "is larger than 1048576 bytes, the limit for a secret; mount it instead"
+    fact = "is larger than 1 MiB, the limit for a secret; mount it instead"
     assert check_path(tmp_path / "more", "secret") == f"{tmp_path}/more: {fact}"

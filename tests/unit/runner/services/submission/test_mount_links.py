@@ -33,8 +33,27 @@ def test_links_out_of_a_mount_are_told_with_the_mount_that_would_help(tmp_path: 
     assert told(tmp_path, "set/file:/data/file") == []
 
 
+def test_no_mount_is_named_that_would_be_refused(tmp_path: Path) -> None:
+    data, other = tmp_path / "set", tmp_path / "workload"
+    data.mkdir()
+    other.mkdir()
+    (data / "gone").symlink_to("/nowhere")
+    assert told(tmp_path, "set:/data/set") == []
+    (data / "accounts").symlink_to("/etc/passwd")
+    [line] = told(tmp_path, "set:/data/set")
+    assert line.endswith("which the job does not have; it belongs to the system, which no job sees")
+    (data / "accounts").unlink()
+    (data / "w").symlink_to(other)
+    [line] = told(tmp_path, "set:/data/set")
+    assert line.endswith(f"--mount {other}:/data/my-workload, and name that path")
+    (data / "w").unlink()
+    (data / "w").symlink_to("../workload")
+    [line] = told(tmp_path, "set:/data/set")
+    assert line.endswith(f"--mount {other}:/data/my-workload, and name that path")
+
+
 def test_so_many_entries_are_looked_at_and_no_more(tmp_path: Path) -> None:
     for number in range(30):
-        (tmp_path / f"{number:02}").symlink_to("/nowhere")
+        (tmp_path / f"{number:02}").symlink_to("/usr")
     assert len(find_links_out(tmp_path)) == 20
     assert find_links_out(tmp_path / "none") == ()

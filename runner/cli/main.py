@@ -153,7 +153,10 @@ class LazyGroup(click.Group):
             _refuse_host(args[0])
         if args and args[0] not in {**COMMANDS, **HIDDEN} and not args[0].startswith("-"):
             ctx.fail(f"there is no command {args[0]!r}{_meant(args[0])}")
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None:
+            _refuse_options_as_values(command, rest, ctx)
+        return name, command, rest
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; an error becomes a one-line message and its exit code."""
@@ -189,6 +192,25 @@ def _mistyped(error: click.UsageError, ctx: click.Context) -> NoReturn:
         fact = f"no such option {error.option_name!r} before a command"
     complain(f"{path}: {fact}{'' if fact.endswith('?') else ';'} see {path} --help")
     ctx.exit(error.exit_code)
+
+
+def _refuse_options_as_values(command: click.Command, args: list[str], ctx: click.Context) -> None:
+    """Refuse an option, or the end of options, where the value of another option should be."""
+    left = list(args)
+    while isinstance(command, click.Group) and left and (below := command.get_command(ctx, left[0])):
+        command, left = below, left[1:]
+    options = [each for each in command.params if isinstance(each, click.Option)]
+    takes = {name for each in options if not (each.is_flag or each.count) for name in each.opts}
+    known = {"--", "--help", *(name for each in options for name in (*each.opts, *each.secondary_opts))}
+    while left and left[0] != "--":
+        word = left.pop(0)
+        if word in takes:
+            if left[:1] and left[0] in known:
+                meant = f"; {word}={left[0]} if that is its value" if word.startswith("--") else ""
+                ctx.fail(f"{word} has no value: {left[0]} follows it{meant}")
+            left[:1] = []
+        elif not word.startswith("-") and not command.context_settings.get("allow_interspersed_args", True):
+            return
 
 
 def _path(error: click.UsageError, ctx: click.Context) -> str:

@@ -63,3 +63,28 @@ def test_every_command_stands_in_one_group_of_the_help() -> None:
 @pytest.mark.parametrize("group", [(), ("policy",), ("schedule",), ("images",)])
 def test_no_sentence_of_the_help_is_cut(invoke: Invoke, group: tuple[str, ...]) -> None:
     assert "..." not in invoke(*group, "--help").stdout.partition("Options:")[2]
+
+
+@pytest.mark.parametrize(
+    ("line", "fact"),
+    [
+        ("run --checkpoint -- python x.py", "--checkpoint has no value: -- follows it"),
+        ("run -c --name x python", "-c has no value: --name follows it"),
+        ("logs --sweep --tail 5", "--sweep has no value: --tail follows it"),
+        ("images build --with --help", "--with has no value: --help follows it"),
+        ("serve --socket --", "--socket has no value: -- follows it"),
+    ],
+)
+def test_an_option_is_no_value_of_another(line: str, fact: str, invoke: Invoke) -> None:
+    result = invoke(*line.split())
+    assert result.exit_code == 2
+    assert fact in result.stderr
+
+
+@pytest.mark.parametrize(
+    "line", ["run --name=-- python", "run -- python --name --name", "run python --name --time"]
+)
+def test_words_of_the_command_and_values_behind_an_equals_sign_are_none_of_that(
+    line: str, invoke: Invoke
+) -> None:
+    assert "has no value" not in invoke(*line.split()).stderr

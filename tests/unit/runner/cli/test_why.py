@@ -55,6 +55,20 @@ def test_of_several_jobs_each_is_told(api: FakeApi, invoke: Invoke) -> None:
     assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
 
 
+def test_without_a_job_it_is_told_of_all_of_ones_own_that_wait(api: FakeApi, invoke: Invoke) -> None:
+    other = api.add("other", state="held")
+    api.add("busy", state="running")
+    api.whys[other["id"]] = SAID | {"job": other["id"], "name": "other"}
+    result = invoke("why")
+    assert sorted(line.split("\t")[0] for line in result.stdout.splitlines()) == ["000001", other["id"]]
+
+
+def test_without_a_job_and_with_none_that_waits_that_is_told(api: FakeApi, invoke: Invoke) -> None:
+    api.jobs.clear()
+    result = invoke("why")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "none of your jobs waits\n")
+
+
 def test_on_a_terminal_it_is_a_sentence(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.cli.why.on_terminal", lambda: True)
     assert invoke("why", "train").stdout == f"train (job 000001) is queued: {SAID['why']}\n"

@@ -88,7 +88,7 @@ def _read(directory: int) -> bytes:
     finally:
         os.close(file)
     if found.st_size > MAX_ANSWER_BYTES or len(content) > MAX_ANSWER_BYTES:
-        raise BuildFailed(f"{ANSWER}: is larger than {MAX_ANSWER_BYTES} bytes")
+        raise BuildFailed(f"{ANSWER}: is larger than {MAX_ANSWER_BYTES // 1024**2} MiB")
     return content
 
 

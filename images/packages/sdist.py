@@ -148,7 +148,7 @@ class SourceBuilder:
     def _build(self, source: Source, work: Path, result: Path, log: BuildLog) -> None:
         """Put the wheel of a source distribution into a directory."""
         archive = work / "source"
-        log.line(f"packages: {source.name}: downloading {source.size or 0:,} bytes")
+        log.line(f"packages: {source.name}: downloading {(source.size or 0) / 1024**2:.1f} MiB")
         download(source, archive, self.resolver.indexes, log.token)
         needs = self._ask("declared", source, archive, (), log)
         needs = tuple(dict.fromkeys((*needs, *self._ask("requires", source, archive, needs, log))))
@@ -239,7 +239,7 @@ def download(source: Source, target: Path, indexes: Indexes, token: Cancellation
                 token.check()
                 size += len(block)
                 if size > MAX_SOURCE_BYTES:
-                    raise Unresolvable(f"{source.name}: is larger than {MAX_SOURCE_BYTES} bytes", "")
+                    raise Unresolvable(f"{source.name}: is larger than {MAX_SOURCE_BYTES // 1024**2} MiB", "")
                 hashing.update(block)
                 file.write(block)
     except (URLError, OSError) as error:

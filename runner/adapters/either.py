@@ -21,7 +21,7 @@ from runner.adapters.host.clock import SystemClock
 from runner.adapters.launch import attempt_name
 from runner.base.durable import publish
 from runner.base.errors import Unavailable
-from runner.base.units import format_size
+from runner.base.readable import readable_size
 from runner.core.ports.exec import ExecPort, ExecProcess, ExecRequest
 from runner.core.ports.executor import (
     Alive,
@@ -65,7 +65,7 @@ class Room:
         return Room(self.cpus - used.cpus, self.memory_bytes - used.memory_bytes)
 
     def __str__(self) -> str:
-        return f"{self.cpus:g} CPUs and {format_size(max(self.memory_bytes, 0))} are free"
+        return f"{self.cpus:g} CPUs and {readable_size(max(self.memory_bytes, 0))} are free"
 
 
 @dataclass(frozen=True, slots=True)

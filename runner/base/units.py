@@ -47,7 +47,7 @@ def parse_size(value: object) -> int:
         raise ValueError(f"must be {SIZE_HELP}, not {quoted(value)}{_negative(value)}")
     number, letter, ending = match.groups()
     if "." in number and not letter:
-        raise ValueError(f"must be {SIZE_HELP}, not {quoted(value)}")
+        raise ValueError(f"must be {SIZE_HELP}, not {quoted(value)}; did you mean {quoted(f'{number}GiB')}?")
     base = 1000 if (ending or "").lower() == "b" else 1024
     return int(Fraction(number) * base ** _POWER.get((letter or "").lower(), 0))
 

@@ -241,8 +241,9 @@ def disk_text(job: JobDetail) -> str:
     disk = job["disk"]
     if not disk:
         return ""
-    rates = f"reads {count(disk['read_per_s'])}B/s, writes {count(disk['written_per_s'])}B/s"
-    return f"{rates}; {count(disk['read_bytes'])}B read, {count(disk['written_bytes'])}B written"
+    size = readable_size
+    rates = f"reads {size(disk['read_per_s'])}/s, writes {size(disk['written_per_s'])}/s"
+    return f"{rates}; {size(disk['read_bytes'])} read, {size(disk['written_bytes'])} written"
 
 
 _NOT_REPORTED: Final = ("seconds_", "baseline_")
@@ -277,7 +278,7 @@ def resources_text(job: JobDetail) -> str:
         return ""
     gpus, cpus, memory = asked["gpus"], asked["cpus"], asked["memory"]
     parts = [f"{gpus} GPU{'' if gpus == 1 else 's'}"] if gpus else []
-    parts += [f"{cpus:g} CPU{'' if cpus == 1 else 's'}", f"{memory / 1024**3:.3g}GiB memory"]
+    parts += [f"{cpus:g} CPU{'' if cpus == 1 else 's'}", f"{readable_size(memory)} memory"]
     parts += [f"at most {asked['time_limit']}"] if asked.get("time_limit") else []
     return ", ".join(parts)
 

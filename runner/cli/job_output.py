@@ -6,6 +6,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Final
 
+from runner.base.readable import readable_size
 from runner.cli.console import complain, say_json
 from runner.client.client import ChosenLog
 from runner.client.log import Lines
@@ -137,4 +138,4 @@ class JsonOutput:
 
 def _cut_line(cut: tuple[int, int]) -> str:
     """Return the line that marks a range that the quota has cut out."""
-    return f"--- {cut[1] - cut[0]} bytes of the log were cut out here by its quota ---"
+    return f"--- {readable_size(cut[1] - cut[0])} of the log were cut out here by its quota ---"

@@ -20,7 +20,7 @@ from runner.adapters.host.code_snapshot.git import GitSilentError, ask_state, fi
 from runner.adapters.host.code_snapshot.ignore import ENVIRONMENT_MARK, IgnoreRules, Repository
 from runner.adapters.host.code_snapshot.left_out import LeftOutEntries, find_left_out
 from runner.base.errors import Unavailable, UsageError
-from runner.base.units import format_size
+from runner.base.readable import readable_size
 from runner.cli.console import complain
 from runner.client.autostart import remote_host
 from runner.client.remote import run_there
@@ -166,9 +166,9 @@ class Tree:
         """
         if self.size() > MOST_BYTES:
             largest = sorted(self.files.items(), key=lambda each: -each[1][1])[:LARGEST]
-            named = ", ".join(f"/{path} ({format_size(size)})" for path, (_, size, _) in largest)
+            named = ", ".join(f"/{path} ({readable_size(size)})" for path, (_, size, _) in largest)
             raise UsageError(
-                f"the code has {format_size(self.size())}, more than {format_size(MOST_BYTES)} can be sent;"
+                f"the code has {readable_size(self.size())}, and {readable_size(MOST_BYTES)} can be sent;"
                 f" list in .runnerignore what is not needed; the largest: {named}"
             )
 

@@ -107,7 +107,7 @@ class RequirementReader:
             for placed in found:
                 project = own[placed.line.name or ""]
                 if placed.line.excludes(project.version):
-                    fact = f"the code has {project.name} {project.version}; change one of both"
+                    fact = f"the code has {project.name} {project.version}; change one of the two"
                     collected.mistakes.append(Mistake(placed, fact))
                 elif placed.line.may_apply:
                     self._add_local(placed, Path(project.directory), placed.line.extras, collected)

@@ -52,8 +52,9 @@ def _size(least: int, most: int) -> Callable[[object], int]:
         size = parse_size(value)
         if least <= size <= most:
             return size
-        bare = isinstance(value, int) and 0 < value < 1024
-        hint = f"; a number without a unit is bytes; did you mean {quoted(f'{value}GiB')}?" if bare else ""
+        bare = 0 < size < most and str(value).strip() == str(size)
+        meant = f"{size}{'GiB' if size < 1024 else 'MiB'}"
+        hint = f"; a number without a unit is bytes; did you mean {quoted(meant)}?" if bare else ""
         raise ValueError(f"must be from {format_size(least)} to {format_size(most)}, not {value}{hint}")
 
     return check

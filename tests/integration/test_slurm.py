@@ -399,7 +399,7 @@ def test_jobs_that_may_run_here_and_in_slurm_start_where_there_is_room_first(tog
         assert str(daemon.reaches(there, "running")["host"]).startswith("node")
         assert f"runs on {os.uname().nodename}" in daemon.runner("why", here)
         alone = daemon.submit(daemon.file("third", **{**fields, "executor": ["local"]}), end="any")
-        said = "waits for room on this machine, where 0 CPUs and 128MiB are free"
+        said = "waits for room on this machine, where 0 CPUs and 128 MiB are free"
         until(lambda: said in daemon.runner("why", alone), "it says what it waits for")
         daemon.kill()
         daemon.start()

@@ -27,8 +27,7 @@ from jobs.contract import (
     open_verified_size,
     read_manifest_in,
 )
-from runner.base.readable import readable_duration
-from runner.base.units import format_size
+from runner.base.readable import readable_duration, readable_size
 from runner.core.ports.checkpoints import SavedCheckpoints, Verification
 
 SURE: Final = 2
@@ -235,7 +234,7 @@ def _check_allocation(files: Iterable[os.stat_result]) -> None:
     once = {(each.st_dev, each.st_ino): each for each in files}.values()
     claimed, allocated = sum(each.st_size for each in once), sum(each.st_blocks for each in once) * _SECTOR
     if claimed > FREE_BYTES + MOST_SPARSE * allocated:
-        raise NotVerified(f"claims {format_size(claimed)}, and takes {format_size(allocated)} on disk")
+        raise NotVerified(f"claims {readable_size(claimed)}, and takes {readable_size(allocated)} on disk")
 
 
 def _fingerprint(files: Iterable[os.stat_result]) -> str:

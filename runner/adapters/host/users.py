@@ -24,7 +24,7 @@ from runner.adapters.host.user_files import UserFiles
 from runner.adapters.host.user_outputs import UserOutputs
 from runner.adapters.host.workers import OneWorker, Spawner, WorkerEnded, Workers
 from runner.base.errors import Unavailable, UsageError
-from runner.base.readable import readable_duration
+from runner.base.readable import readable_duration, readable_size
 from runner.base.textfile import Position, one_line
 from runner.core.ports.users import Owner, PathKind, UnknownUids, User
 
@@ -142,7 +142,7 @@ class HostUsers:
         with os.fdopen(self.open_as_user(who, path, "secret"), "rb") as file:
             content = file.read(MAX_SECRET_BYTES + 1)
         if len(content) > MAX_SECRET_BYTES:  # it has grown since it was opened
-            raise UsageError(f"{one_line(str(path))}: is larger than {MAX_SECRET_BYTES} bytes")
+            raise UsageError(f"{one_line(str(path))}: is larger than {readable_size(MAX_SECRET_BYTES)}")
         return content
 
     def read_jobs(self, who: User, submission: "Submission") -> "WrittenJobs":

@@ -33,6 +33,7 @@ from runner.adapters.rpc.errors import ErrorKinds, text_alone
 from runner.adapters.rpc.frames import MAX_REQUEST_BYTES, Disconnected, close_all, receive, send
 from runner.base.errors import Unavailable, UsageError
 from runner.base.identity import limit
+from runner.base.readable import readable_size
 from runner.base.textfile import FileError, Position, Problem, one_line
 from runner.base.threads import run_to_future
 from runner.files.dockerfile import check_dockerfile
@@ -136,7 +137,7 @@ def _read_small(path: Path) -> bytes:
     except PathRefusedError as error:
         raise UsageError(str(error)) from error
     if len(content) > MAX_SECRET_BYTES:  # it has grown since it was opened
-        raise UsageError(f"{one_line(str(path))}: is larger than {MAX_SECRET_BYTES} bytes")
+        raise UsageError(f"{one_line(str(path))}: is larger than {readable_size(MAX_SECRET_BYTES)}")
     return content
 
 

@@ -339,7 +339,7 @@ CHANGE_FACTS: Final = (
         FactKind.TRUTH,
         _CHANGE,
         "resuming ends sooner: econ.resume_gain reaches economics.hurdle, or econ.resume_saves_s "
-        "economics.saving; if only one of both ends within the time limit, that decides",
+        "economics.saving; if only one of the two ends within the time limit, that decides",
         "the policy",
         derived=True,
     ),

@@ -68,7 +68,7 @@ def pays(economics: Economics, verb: Verb, facts: Facts) -> bool | None:
     """Return True if a change is worth its interruption; None if nobody knows its gain.
 
     A tenth of twelve hours is worth it, and a seventh of a minute is: a saving counts by its share of what
-    is left, or by its length.  Where only one of both ends within the time limit, nothing else counts.
+    is left, or by its length.  Where only one of the two ends within the time limit, nothing else counts.
     """
     gain, saves_s = facts.get(f"econ.{verb}_gain"), facts.get(f"econ.{verb}_saves_s")
     if not isinstance(gain, int | float):

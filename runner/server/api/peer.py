@@ -18,6 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from runner.adapters.host.users import SUBORDINATE_IDS
 from runner.base.errors import Unavailable
+from runner.base.readable import readable_size
 
 GONE: Final = "runner.gone"
 """The event in the scope of a request that is set when its connection has ended."""
@@ -106,7 +107,7 @@ class PeerProtocol(HttpToolsProtocol):
         self._body += len(body)
         self._bodies[self._person] += len(body)
         if self._bodies[self._person] > MAX_BODIES_BYTES:
-            fact = f"uid {self._person} sends more than {MAX_BODIES_BYTES} bytes at a time"
+            fact = f"uid {self._person} sends more than {readable_size(MAX_BODIES_BYTES)} at a time"
             self._refuse(f"{fact}; try again")
             return
         super().on_body(body)

@@ -152,7 +152,7 @@ class RunningEvaluation(NamedTuple):
 def expect_evaluations(
     every: int | None, old: Throughput | None, new: Throughput | None, running: RunningEvaluation | None
 ) -> Evaluations:
-    """Return the time of a job's evaluations; what one of both has not shown takes as long as the other's.
+    """Return the time of a job's evaluations; what one of the two has not shown takes as long as the other's.
 
     Of the first one nobody knows how long it takes, unless its log or a canary tells that.
     """

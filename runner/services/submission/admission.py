@@ -11,7 +11,6 @@ from typing import Final
 
 from runner.base.readable import readable_size
 from runner.base.textfile import Problem, one_line
-from runner.base.units import format_size
 from runner.base.yaml import PathPart
 from runner.control.context import Capacity
 from runner.core.scheduler.admission import Refusal, RefusalReason, check_admission
@@ -47,7 +46,7 @@ def missing_resources(job: JobFile, capacity: Capacity) -> Iterator[tuple[tuple[
         yield ("resources", "cpus"), f"asks for {wants.cpus:g}; there {_is(capacity.cpus)} {capacity.cpus:g}"
     if wants.memory > capacity.memory_bytes:
         there = readable_size(capacity.memory_bytes)
-        yield ("resources", "memory"), f"asks for {format_size(wants.memory)}; there are {there}"
+        yield ("resources", "memory"), f"asks for {readable_size(wants.memory)}; there are {there}"
     if capacity.chooses_devices:
         return
     vendor = VENDORS.get(job.accelerator)
@@ -101,8 +100,8 @@ def too_large(owner: str, present: int, more: int, limit: int | None) -> tuple[s
     """Return that the job files of a user's unfinished jobs would exceed their limit, as text."""
     if limit is None or present + more <= limit:
         return ()
-    sizes = f"has {format_size(present)}; this submission has {format_size(more)}"
-    fact = f"user {owner} may have unfinished jobs with {format_size(limit)} of job files, and {sizes}"
+    sizes = f"has {readable_size(present)}; this submission has {readable_size(more)}"
+    fact = f"user {owner} may have unfinished jobs with {readable_size(limit)} of job files, and {sizes}"
     return (f"{fact}; wait for jobs to end, or put what is large into files that the job reads",)
 
 

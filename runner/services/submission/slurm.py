@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from jobs.contract import Program
 from runner.agent.ports import BatchCheck
+from runner.base.readable import readable_size
 from runner.base.textfile import one_line, quoted
-from runner.base.units import format_size
 from runner.base.yaml import PathPart
 from runner.core.ports.executor import BatchRequest, GpuRequest, Limits
 from runner.core.ports.users import Owner
@@ -68,7 +68,7 @@ def _nowhere(job: JobFile, settings: SlurmSettings, *, in_slurm: bool) -> Iterat
     if room is None:
         yield ("executor",), "jobs run in Slurm alone here (slurm.local in the settings); add slurm"
     elif wants.gpus or wants.nodes > 1 or wants.cpus > room.cpus or wants.memory > room.memory_bytes:
-        there = f"{room.cpus:g} CPUs and {format_size(room.memory_bytes)}"
+        there = f"{room.cpus:g} CPUs and {readable_size(room.memory_bytes)}"
         yield ("executor",), f"this machine offers {there}, no GPUs and one node; add slurm"
 
 

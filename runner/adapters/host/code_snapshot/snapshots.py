@@ -24,8 +24,8 @@ from runner.adapters.host.paths import PathRefusedError
 from runner.adapters.host.users import CodeStream, HostUsers
 from runner.base.durable import publish
 from runner.base.errors import Refused, RunnerError, Unavailable, disk_errors
+from runner.base.readable import readable_size
 from runner.base.textfile import one_line
-from runner.base.units import format_size
 from runner.core.ports.code import CodeEntry, CodeRefused, CodeSnapshot, GitState, LeftOut, WorkingDirectory
 from runner.core.ports.users import Owner, User
 
@@ -102,7 +102,8 @@ class HostCodeSnapshots:
         if self.in_use is not None:
             store.sweep(self.in_use(finished=False).__contains__)
         if store.used_bytes > limit:
-            fact = f"that of your jobs takes {format_size(store.used_bytes)}, and {format_size(limit)} may be"
+            used, most = readable_size(store.used_bytes), readable_size(limit)
+            fact = f"that of your jobs takes {used}, and {most} may be"
             step = "cancel jobs that you do not need, or list files in .runnerignore"
             raise Refused(f"workload.code: {fact} (code_bytes_per_user); {step}")
 

@@ -34,8 +34,8 @@ from runner.adapters.host.code_snapshot.ignore import (
 from runner.adapters.host.code_snapshot.left_out import LeftOutEntries, find_left_out
 from runner.adapters.host.code_snapshot.sent import find_sent
 from runner.adapters.host.paths import PSEUDO_FILE_SYSTEMS, file_system_type
+from runner.base.readable import readable_size
 from runner.base.textfile import one_line
-from runner.base.units import format_size
 
 CONTENT: Final = b"C"
 """A part of the content of a file."""
@@ -409,7 +409,7 @@ def _excess(walk: _Walk) -> Iterator[str]:
     """Yield each excess: the number of files, their paths, or their size with the largest ones."""
     limits = walk.limits
     if walk.files <= limits.max_files and _has_too_many(walk):
-        most = format_size(limits.max_files * PATH_BYTES)
+        most = readable_size(limits.max_files * PATH_BYTES)
         step = "shorten them, or list what the program does not need in .runnerignore"
         yield f".: the paths of its files and directories are longer than {most} together; {step}"
     if walk.files > limits.max_files:
@@ -421,8 +421,8 @@ def _excess(walk: _Walk) -> Iterator[str]:
             for path, _, files, *_ in walk.directories
             for file in files
         )
-        named = [f"{one_line(path)} ({format_size(size)})" for size, path in heapq.nlargest(LARGEST, sized)]
-        total = f"has {format_size(walk.bytes)}, and {format_size(limits.max_bytes)} may be"
+        named = [f"{one_line(path)} ({readable_size(size)})" for size, path in heapq.nlargest(LARGEST, sized)]
+        total = f"has {readable_size(walk.bytes)}, and {readable_size(limits.max_bytes)} may be"
         way_out = "list data in .runnerignore and mount them (mounts)"
         yield f".: {total}; the largest: {', '.join(named)}; {way_out}"
 

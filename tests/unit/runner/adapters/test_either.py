@@ -91,7 +91,7 @@ def test_what_fits_starts_here_and_what_does_not_goes_to_slurm(site: Site) -> No
     assert isinstance(found["a"], Alive)
     assert found["a"].host == os.uname().nodename
     assert isinstance(found["c"], Waiting)
-    assert found["c"].why == "Slurm: waits for resources; on this machine 0 CPUs and 2GiB are free"
+    assert found["c"].why == "Slurm: waits for resources; on this machine 0 CPUs and 2 GiB are free"
 
 
 def test_of_two_launches_at_once_the_second_sees_what_the_first_takes(site: Site) -> None:

@@ -40,7 +40,7 @@ def test_a_size_is_read_as_people_write_it(written: object, size: int) -> None:
         ("16Gb", '"16Gb" means bits; did you mean "16GiB"?'),
         (-5, "must not be negative, but is -5"),
         ("-5G", 'must be a size such as 512MiB or 20GiB, not "-5G"; it cannot be negative'),
-        ("1.5", 'must be a size such as 512MiB or 20GiB, not "1.5"'),
+        ("1.5", 'must be a size such as 512MiB or 20GiB, not "1.5"; did you mean "1.5GiB"?'),
         (1.5, "must be a size such as 512MiB or 20GiB, not 1.5"),
         (True, "must be a size such as 512MiB or 20GiB, not true"),
         (None, "must be a size such as 512MiB or 20GiB, not null"),

@@ -241,7 +241,7 @@ def test_a_job_without_a_trace_has_no_rows_of_operators() -> None:
 
 def test_disk_rates_are_told_with_their_sums() -> None:
     known = {"read_per_s": 12.5e6, "written_per_s": 0.0, "read_bytes": 3_000_000_000, "written_bytes": 950}
-    text = "reads 12.5MB/s, writes 0B/s; 3.0GB read, 950B written"
+    text = "reads 11.9 MiB/s, writes 0 B/s; 2.8 GiB read, 950 B written"
     assert render.disk_text(job(disk=known)) == text
     assert render.disk_text(job(disk=None)) == render.disk_text(job()) == ""
 

@@ -100,6 +100,6 @@ def test_a_job_is_shown_with_what_it_runs_and_uses(api: FakeApi, invoke: Invoke)
     api.add("train", revision={"job": file}, progress=progress)
     shown = dict(line.split("\t", 1) for line in invoke("show", "train").stdout.splitlines())
     assert shown["command"] == "python 'my train.py'"
-    assert shown["resources"] == "2 GPUs, 1.5 CPUs, 3GiB memory, at most 2h"
+    assert shown["resources"] == "2 GPUs, 1.5 CPUs, 3 GiB memory, at most 2h"
     assert shown["packages"] == "tqdm, x, on lab"
     assert shown["metrics"] == "loss=0.5, acc=0.75"

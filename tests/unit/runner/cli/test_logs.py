@@ -42,7 +42,7 @@ def test_what_the_quota_cut_out_is_told_beside_the_bytes_and_not_among_them(
     api.cuts[job["id"], 1] = (100, 900)
     result = invoke("logs", "train")
     assert result.stdout_bytes == TEXT[:100] + TEXT[900:]
-    assert result.stderr == "--- 800 bytes of the log were cut out here by its quota ---\n"
+    assert result.stderr == "--- 800 B of the log were cut out here by its quota ---\n"
 
 
 def test_following_has_no_gap_and_no_duplicate_although_the_daemon_is_killed(

@@ -243,7 +243,7 @@ def test_a_project_of_the_code_is_never_taken_from_an_index() -> None:
     assert lines(collected(files, "requirements.txt")) == ["attrs", "idna"]
     files["libs/b/pyproject.toml"] = files["libs/b/pyproject.toml"].replace(">=1", ">=2")
     [found] = collected(files, "requirements.txt").mistakes
-    assert (found.placed.line.number, found.fact) == (3, "the code has lab-a 1.5; change one of both")
+    assert (found.placed.line.number, found.fact) == (3, "the code has lab-a 1.5; change one of the two")
 
 
 @pytest.mark.parametrize("line", ["-e file:.", "-e file:///home/ada/code", "--editable=file:.[dev]"])

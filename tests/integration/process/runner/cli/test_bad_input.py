@@ -57,7 +57,7 @@ def _socket(place: Path) -> None:
 
 
 HOSTILE: list[tuple[str, Callable[[Path], object], str]] = [
-    ("large.bin", lambda path: path.write_bytes(bytes(70_000)), "and 64KiB may be; the largest: large.bin"),
+    ("large.bin", lambda path: path.write_bytes(bytes(70_000)), "and 64 KiB may be; the largest: large.bin"),
     ("a\nb", lambda path: path.write_text(""), "a\\nb: has a line break in its name"),
 ]
 

@@ -78,7 +78,7 @@ def test_a_file_that_claims_more_than_it_takes_on_disk_is_not_hashed_and_unknown
     lineage.sparse(20)
     found = lineage.saved()
     assert (found.steps, found.rejected) == ((10,), ())
-    assert found.unverified == ("step-00000020: claims 8TiB, and takes 0B on disk",)
+    assert found.unverified == ("step-00000020: claims 8 TiB, and takes 0 B on disk",)
 
 
 def test_a_file_with_holes_of_an_ordinary_size_is_verified(lineage: Lineage) -> None:

@@ -263,7 +263,7 @@ def test_too_much_names_the_largest_files(place: Path) -> None:
         snapshots(place, CodeLimits(max_bytes=4096)).take(ME, place / "code")
     (fact,) = refused.value.facts
     assert fact.startswith(
-        ".: has 6009B, and 4KiB may be; the largest: big.bin (5KB), small.bin (1KB), train.py (9B)"
+        ".: has 5.9 KiB, and 4 KiB may be; the largest: big.bin (4.9 KiB), small.bin (1000 B), train.py (9 B)"
     )
     with pytest.raises(CodeRefused, match="has more than 2 files and directories"):
         snapshots(place, CodeLimits(max_files=2)).take(ME, place / "code")

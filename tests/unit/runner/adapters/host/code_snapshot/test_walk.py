@@ -126,7 +126,7 @@ def test_a_file_that_grows_beyond_the_limit_while_it_is_read_is_refused(code: Pa
     out.seek(0)
     kind, content = list(read_frames(out))[-1]
     assert kind == walk.PROBLEMS
-    assert json.loads(content)[0].startswith(".: has 3003B, and 100B may be")
+    assert json.loads(content)[0].startswith(".: has 2.9 KiB, and 100 B may be")
 
 
 def test_a_file_that_is_gone_before_it_is_read_is_told(code: Path) -> None:

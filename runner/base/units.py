@@ -52,6 +52,18 @@ def parse_size(value: object) -> int:
     return int(Fraction(number) * base ** _POWER.get((letter or "").lower(), 0))
 
 
+def written_size(value: object) -> object:
+    """Return a size that is written with a unit in bytes, and anything else as it is.
+
+    Raises:
+        ValueError: so few bytes are meant to have a unit, or it is no size.
+    """
+    size = parse_size(value) if isinstance(value, str) else value
+    if isinstance(size, int) and 1 < size < 1024 and str(value).strip() == str(size):
+        raise ValueError(f"{size} would be so many bytes; did you mean {quoted(f'{size}GiB')}?")
+    return size
+
+
 def parse_duration(value: object) -> timedelta:
     """Return a duration in whole milliseconds.
 

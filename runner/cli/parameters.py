@@ -122,13 +122,17 @@ def time_ago(ctx: click.Context, param: click.Parameter, given: str | None) -> f
 def time_ahead(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:
     """Return a time with its offset from UTC: ``22:00``, the next one here, ``tomorrow 9:00`` or ``+2h``.
 
-    A time without an offset is one here. Any other text is returned as it is; the daemon says what is wrong.
+    A time without an offset is one here. A whole date is returned as it is; the daemon says what is wrong.
     """
     given = check_text(ctx, param, given)
+    given = _WORDS_OF_SLURM.get(given or "", given)
     clock = re.fullmatch(r"(?:(today|tomorrow)(?: +|$))?(?:([01]?[0-9]|2[0-3]):([0-5][0-9]))?", given or "")
     ahead = re.fullmatch(r"(?:now *)?\+ *([^ ].*|)", given or "")
-    if not given or not (clock or ahead or _DATE.fullmatch(given)):
+    if not given or (re.match(r"[0-9]{4}-[0-9]{2}", given) and not _DATE.fullmatch(given)):
         return given
+    if not (clock or ahead or _DATE.fullmatch(given)):
+        forms = "write 22:00, tomorrow 9:00, +2h or 2030-01-31T18:00"
+        raise click.BadParameter(f"{given[:LONGEST_SHOWN]!r} is not a time; {forms}", ctx, param)
     from datetime import UTC, datetime, timedelta
 
     now = datetime.fromtimestamp(time.time(), UTC)
@@ -150,6 +154,7 @@ def time_ahead(ctx: click.Context, param: click.Parameter, given: str | None) ->
     return moment.astimezone().isoformat(timespec="seconds")
 
 
+_WORDS_OF_SLURM: Final = {"now": "+0s", "midnight": "0:00", "noon": "12:00"}
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2})?)?")
 """A date, perhaps with a time, without an offset from UTC."""
 

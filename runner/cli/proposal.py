@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from runner.base.errors import UsageError
 from runner.base.textfile import one_line
 from runner.cli.run_file import Value, default_name, find_package_file, yaml_text
+from runner.files.shell import interpreter_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,6 +27,9 @@ SCRIPTS: Final = ("train.py", "main.py", "run.py", "finetune.py", "train_gpt.py"
 
 SHELL_SCRIPTS: Final = ("train.sh", "run.sh", "main.sh")
 """The same of shell scripts, where there is no other."""
+
+OTHERS: Final = (".R", ".jl")
+"""Endings of scripts that are neither Python's nor a shell's."""
 
 FOR_NOTEBOOKS: Final = ("nbconvert", "ipykernel")
 """Packages of what executes notebooks."""
@@ -162,7 +166,8 @@ def _find_script(directory: Path) -> str | None:
     started = [each for each in python if len(each.parts) > 1 and _is_started(directory / each)]
     shell = [each for each in scripts if each.suffix == ".sh"]
     notebooks = [each for each in scripts if each.suffix == ".ipynb"]
-    return _only(sorted(here or started or shell or _packages(directory) or notebooks))
+    others = [each for each in scripts if each.suffix in OTHERS]
+    return _only(sorted(here or started or shell or _packages(directory) or others or notebooks))
 
 
 def _packages(directory: Path) -> list[PurePosixPath]:
@@ -177,7 +182,7 @@ def _command(script: str, found: Findings) -> list[str]:
         return ["python", "-m", PurePosixPath(script).parent.name]
     if script.endswith(".ipynb"):
         return ["jupyter", "nbconvert", "--to", "notebook", "--execute", script, "--output", "done.ipynb"]
-    return [*(["bash"] if script.endswith(".sh") else _launcher(found)), script]
+    return [*(_launcher(found) if script.endswith(".py") else [interpreter_of(script)]), script]
 
 
 def _scripts(directory: Path, below: tuple[str, ...]) -> Iterator[PurePosixPath]:
@@ -188,7 +193,7 @@ def _scripts(directory: Path, below: tuple[str, ...]) -> Iterator[PurePosixPath]
         return
     for entry in entries:
         if (
-            entry.name.endswith((".py", ".sh", ".ipynb"))
+            entry.name.endswith((".py", ".sh", ".ipynb", *OTHERS))
             and not entry.name.startswith(NO_SCRIPT)
             and entry.is_file()
         ):

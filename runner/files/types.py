@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from runner.base.textfile import quoted
-from runner.base.units import format_duration, format_size, parse_duration, parse_size
+from runner.base.units import format_duration, format_size, parse_duration, parse_size, written_size
 from runner.files.field_checks import (
     check_host_path,
     check_job_name,
@@ -79,11 +79,6 @@ _WRITTEN: Final = PlainSerializer(format_duration, return_type=str, when_used="j
 Memory = Annotated[int, PlainValidator(_size(64 * MIB, 64 * TIB)), _SIZES]
 BufferMemory = Annotated[int, PlainValidator(_size(MIB, 64 * TIB)), _SIZES]
 Shm = Annotated[int, PlainValidator(_size(MIB, 64 * TIB)), _SIZES]
-
-
-def written_size(value: object) -> object:
-    """Return a size that is written with a unit in bytes, and anything else as it is."""
-    return parse_size(value) if isinstance(value, str) else value
 
 
 Bytes = Annotated[int, BeforeValidator(written_size)]

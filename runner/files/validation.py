@@ -7,7 +7,7 @@ Validation is strict: the text "200" is not a number.
 import difflib
 import re
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from runner.base import yaml
 from runner.base.textfile import MAX_PROBLEMS, FileError, Problem, one_line, quoted, shown
+from runner.base.units import format_size, written_size
 from runner.base.yaml import Node, PathPart, ScalarNode
 from runner.files import shell
 from runner.files.aliases import ENGINE_OPTIONS, MEANT
@@ -397,7 +398,12 @@ def _described(annotation: Any, bounds: Sequence[object], *, alone: bool) -> str
     own = [
         item for field in getattr(annotation, "__metadata__", ()) for item in getattr(field, "metadata", ())
     ]
-    return f"{_WORDS.get(get_origin(kind) or kind, 'a mapping')}{_range([*bounds, *own])}"
+    is_size = any(
+        getattr(each, "func", None) is written_size
+        for each in (*bounds, *getattr(annotation, "__metadata__", ()))
+    )
+    word = "a size" if is_size else _WORDS.get(get_origin(kind) or kind, "a mapping")
+    return f"{word}{_range([*bounds, *own], format_size if is_size else str)}"
 
 
 _WORDS: Final[Mapping[Any, str]] = {
@@ -410,9 +416,9 @@ _WORDS: Final[Mapping[Any, str]] = {
 }
 
 
-def _range(metadata: Sequence[object]) -> str:
+def _range(metadata: Sequence[object], write: Callable[[Any], str]) -> str:
     bound = {
-        name: value
+        name: write(value)
         for item in metadata
         for name in ("ge", "gt", "le", "lt")
         if (value := getattr(item, name, None)) is not None

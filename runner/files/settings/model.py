@@ -17,6 +17,7 @@ from runner.base import privileges, yaml
 from runner.base.errors import UsageError
 from runner.base.identity import MAX_ID
 from runner.base.textfile import FileError, NotRegular, Problem, open_source, quoted
+from runner.base.units import written_size
 from runner.files.job.image import is_offered, is_reference
 from runner.files.profiles.load import profile_names
 from runner.files.settings.dashboard import DashboardSettings
@@ -27,7 +28,7 @@ from runner.files.settings.packages import IndexUrl, PackagesSettings
 from runner.files.settings.queue import QueueSettings
 from runner.files.settings.retention import RetentionSettings
 from runner.files.settings.slurm import SlurmSettings
-from runner.files.types import Bytes, ClosedModel, WrittenPath, written_size
+from runner.files.types import Bytes, ClosedModel, WrittenPath
 from runner.files.validation import describe_non_mapping, format_choices, suggest_profile, validate_model
 
 HOST_PROGRAMS: Final = (

@@ -81,6 +81,7 @@ def test_an_option_is_no_value_of_another(line: str, fact: str, invoke: Invoke) 
     assert fact in result.stderr
 
 
+@pytest.mark.usefixtures("api")
 @pytest.mark.parametrize(
     "line", ["run --name=-- python", "run -- python --name --name", "run python --name --time"]
 )

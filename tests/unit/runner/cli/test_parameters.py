@@ -47,8 +47,9 @@ def told(text: str | None) -> str | None:
         ("2030-07-31 18:00", "2030-07-31T18:00:00+02:00"),
         ("2030-01-31T18:00:30", "2030-01-31T18:00:30+01:00"),
         ("2030-06-31", "2030-06-31"),  # this and the following are refused by the daemon
-        ("next week", "next week"),
-        ("25:00", "25:00"),
+        ("now", "2026-03-29T01:00:00+01:00"),
+        ("noon", "2026-03-29T12:00:00+02:00"),
+        ("midnight", "2026-03-30T00:00:00+02:00"),
         (None, None),
     ],
 )
@@ -56,6 +57,12 @@ def test_a_time_of_the_day_and_a_duration_from_now_are_moments(text: str | None,
     assert told(text) == moment
     if moment and "T" in moment:
         assert datetime.fromisoformat(moment).tzinfo is not None
+
+
+@pytest.mark.parametrize("text", ["next week", "25:00", "9pm", "22.00", "2h", "22:00Z", "monday"])
+def test_another_text_is_refused_with_the_forms_that_a_time_has(text: str) -> None:
+    with pytest.raises(click.BadParameter, match=r"is not a time; write 22:00, tomorrow 9:00, \+2h or 2030"):
+        told(text)
 
 
 @pytest.mark.parametrize("text", ["+2", "+", "+h", "+-1h", "now+", "+1 week"])

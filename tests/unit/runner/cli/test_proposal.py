@@ -75,6 +75,8 @@ def test_the_only_script_is_taken_and_of_several_none(tmp_path: Path) -> None:
     [
         (["tool/__init__.py", "tool/__main__.py"], "[python, -m, tool]"),
         (["src/tool/__init__.py", "src/tool/__main__.py"], "[python, -m, tool]"),
+        (["fit.R"], "[Rscript, fit.R]"),
+        (["main.jl", "fit.ipynb"], "[julia, main.jl]"),
         (["fit.ipynb"], "[jupyter, nbconvert, --to, notebook, --execute, fit.ipynb, --output, done.ipynb]"),
     ],
 )

@@ -67,7 +67,7 @@ LEFT_OUT: list[tuple[str, Callable[[Path], object], str]] = [
     (
         "out",
         lambda path: path.symlink_to("/etc/passwd"),
-        "out is a link to /etc/passwd, and is left out; mount it",
+        "out is a link to /etc/passwd, and is left out; it belongs to",
     ),
 ]
 

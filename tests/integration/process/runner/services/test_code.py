@@ -128,13 +128,15 @@ def test_new_code_is_applied_and_an_edited_job_file_beside_it_is_no_new_code(dae
 
 def test_two_jobs_two_revisions_and_a_file_are_compared(daemon: Service) -> None:
     first, place, file = submit(daemon, "first", wait="none")
+    (place / "gone.txt").write_text("one\n")
+    first = daemon.submit(file)
     planned = daemon.answer("submit", str(file), "--dry-run", "--json")
     assert planned["job"]["network"] == "host"  # what a process has, whatever its file says
     second, other, _ = submit(daemon, "second", wait="none")
     for job_id in (first, second):
         daemon.ends(job_id)
     (place / "added.txt").write_text("one\n")
-    (place / "train.py").unlink()
+    (place / "gone.txt").unlink()
     (place / "blob").write_bytes(b"\0\1")
     told = daemon.runner("diff", first, str(file)).splitlines()
     assert "+++ b/added.txt" in told
@@ -144,7 +146,7 @@ def test_two_jobs_two_revisions_and_a_file_are_compared(daemon: Service) -> None
     assert daemon.runner("diff", f"{second}@1", second).strip().endswith("nothing differs")
     assert "has no revision 7; it has 1" in daemon.runner("diff", f"{second}@7", second, code=3)
     answer = daemon.answer("diff", first, str(file), "--json")
-    assert [each["path"] for each in answer["code"]] == ["added.txt", "blob", "train.py"]
+    assert [each["path"] for each in answer["code"]] == ["added.txt", "blob", "gone.txt"]
 
 
 def test_code_that_cannot_be_kept_is_refused_at_its_place_and_leaves_nothing(daemon: Service) -> None:
@@ -161,7 +163,7 @@ def test_code_that_cannot_be_kept_is_refused_at_its_place_and_leaves_nothing(dae
     for path in place.glob("*\n*"):
         path.unlink()
     told = daemon.runner("submit", str(file))
-    assert "warning: workload.code: out is a link to /etc/passwd, and is left out; mount it" in told
+    assert "warning: workload.code: out is a link to /etc/passwd, and is left out; it belongs to" in told
 
 
 PROJECT = """\

@@ -7,6 +7,7 @@ import pytest
 
 from runner.adapters.host import paths
 from runner.adapters.host.paths import MAX_SECRET_BYTES, check_path
+from runner.core.ports import users
 from runner.core.ports.users import PathKind
 
 NOBODY = 65534
@@ -75,7 +76,7 @@ def test_the_system_is_never_shown_to_a_job(path: str) -> None:
 
 def test_work_in_the_home_of_root_is_told_its_next_step(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "ROOT_HOME", place / "folder")
-    monkeypatch.setattr(paths, "SYSTEM", (place / "folder",))
+    monkeypatch.setattr(users, "SYSTEM", (place / "folder",))
     said = check_path(place / "folder", "either")
     assert said is not None
     assert said.endswith(": belongs to the system and is never shown to a job; put it below /srv or /home")

@@ -49,7 +49,10 @@ def test_every_size_may_have_a_unit_as_in_job_files(tmp_path: Path) -> None:
         for part in field.split("."):
             value = getattr(value, part)
         assert value == 1536 * 1024**2, field
-        path.write_text(path.read_text().replace("1.5GiB", "1.5 parsecs"))
+        path.write_text(path.read_text().replace("1.5GiB", "64"))
+        with pytest.raises(UsageError, match='64 would be so many bytes; did you mean "64GiB"'):
+            load_settings(path)
+        path.write_text(path.read_text().replace("64", "1.5 parsecs"))
         with pytest.raises(UsageError, match="must be a size such as"):
             load_settings(path)
 
@@ -66,6 +69,11 @@ def test_a_pipe_in_place_of_the_settings_is_refused(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("executer: docker", '1:1: executer: unknown field; did you mean "executor"?'),
+        (
+            "submission_bytes: 2000",
+            "1:19: submission_bytes: must be a size of at least 1MiB, or null, not 2000",
+        ),
+        ("code_bytes: [1]", "1:13: code_bytes: must be a size of at least 1KiB, or null, not a list"),
         ("ram: 7", "1:1: ram: unknown field"),
         ("privileged: true", "1:1: privileged: unknown field"),
         ("cpus: -1", "1:7: cpus: must be a number greater than 0 and of at most 65536, or null, not -1"),

@@ -231,7 +231,7 @@ def test_files_of_the_kernel_are_refused_through_a_link(open_path: Path, path: s
 def test_files_of_procfs_are_known_by_their_file_system_and_not_by_their_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("runner.adapters.host.paths.SYSTEM", ())
+    monkeypatch.setattr("runner.core.ports.users.SYSTEM", ())
     with pytest.raises(UsageError, match="belongs to the system"):
         USERS.open_as_user(ME, Path("/proc/self/status"))
 

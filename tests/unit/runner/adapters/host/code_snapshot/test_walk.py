@@ -159,7 +159,7 @@ def test_paths_that_are_too_long_together_are_refused_before_all_are_read(code: 
     frames = [frame for frame in read_frames(out) if frame[0] != walk.WORKING]
     assert [kind for kind, _ in frames] == [walk.PROBLEMS]
     [problem] = json.loads(frames[0][1])
-    assert problem.startswith(".: the paths of its files and directories are longer than 25KiB together")
+    assert problem.startswith(".: the paths of its files and directories are longer than 25 KiB together")
     out = io.BytesIO()
     send_tree(out, {}, WalkLimits(None, 1000), frozenset())
     out.seek(0)

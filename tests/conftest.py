@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import shutil
 import signal
 import socket
@@ -16,6 +17,8 @@ import docker
 import hypothesis
 import pytest
 import structlog
+from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 from images import bases
 from images.docker_engine import DockerEngine
@@ -28,32 +31,55 @@ from tests.fakes.patience import patience, slowness
 TESTS: Final = Path(__file__).parent
 LONGEST: Final = (
     "integration/test_gpu_report.py",
-    "chaos/test_bitwise_processes.py",
     "chaos/test_slurm_broken.py",
+    "chaos/test_bitwise_processes.py",
     "integration/test_scripts.py",
-    "chaos/test_slurm_resumed.py",
-    "chaos/test_slurm_nodes.py",
-    "chaos/test_giving_way.py",
-    "chaos/test_sharing.py",
-    "integration/test_applying_live.py",
-    "chaos/test_bitwise_stopped_early.py",
-    "integration/test_programs.py",
-    "integration/test_watching_live.py",
-    "integration/test_bench.py",
-    "chaos/test_daemon_killed.py",
-    "chaos/test_engine_gone.py",
-    "integration/test_devices.py",
-    "chaos/test_bitwise_chain.py",
-    "chaos/test_nothing_left.py",
-    "integration/test_plugin.py",
-    "integration/test_packages.py",
+    "contract/test_signals.py slurm-crun",
     "integration/test_compile.py",
-    "integration/test_root_by_descriptor.py",
-    "integration/test_doctor.py",
+    "chaos/test_slurm_resumed.py",
+    "chaos/test_giving_way.py",
+    "contract/test_signals.py slurm",
     "integration/test_program_containers.py",
+    "integration/test_doctor.py",
+    "chaos/test_slurm_nodes.py",
+    "integration/test_root_by_descriptor.py",
+    "chaos/test_daemon_killed.py",
+    "chaos/test_checkpoints_damaged.py",
+    "integration/test_slurm.py",
+    "integration/test_end_to_end.py",
+    "integration/test_policy_live.py",
     "chaos/test_bitwise_containers.py",
-    "integration/test_scripted_days.py",
+    "contract/test_signals.py docker",
+    "integration/test_watching_live.py",
+    "integration/test_images.py",
+    "integration/test_lending_containers.py",
+    "integration/test_initial_weights.py",
     "integration/test_examples.py",
+    "contract/test_executor.py slurm-crun",
+    "chaos/test_state_directory.py",
+    "integration/test_devices.py",
+    "integration/test_packages.py",
+    "integration/test_applying_live.py",
+    "chaos/test_engine_gone.py",
+    "integration/test_torchrun.py",
+    "integration/test_plugin.py",
+    "contract/test_signals.py process",
+    "integration/test_slurm_nodes.py",
+    "integration/test_body_chain.py",
+    "contract/test_executor.py slurm",
+    "chaos/test_bitwise_chain.py",
+    "chaos/test_attach_killed.py",
+    "integration/test_reported.py",
+    "chaos/test_sharing.py",
+    "integration/test_network.py",
+    "integration/test_programs.py",
+    "integration/test_bench.py",
+    "integration/test_scripted_days.py",
+    "chaos/test_bitwise_stopped_early.py",
+    "integration/test_first_line.py",
+    "contract/test_executor.py",
+    "chaos/test_fairness.py",
+    "chaos/test_nothing_left.py",
     "integration/process/runner/dashboard/test_browser.py",
     "integration/process/runner/client/test_remote.py",
     "integration/process/jobs/test_distributed_programs.py",
@@ -71,13 +97,42 @@ LONGEST: Final = (
     "unit/runner/server/api/test_rollouts.py",
     "unit/gpu_job_runner/integrations/test_huggingface.py",
 )
-"""Files that take long, the longest first. A long file that begins last leaves the other workers idle."""
+"""What takes long, the longest first: files, or units of them. What begins last leaves other workers idle."""
+
+WORLD: Final = re.compile(r"tests/contract/.*\[(process|docker|slurm-crun|slurm)\b")
+
+
+def unit_of(nodeid: str) -> str:
+    """Return what one worker runs: the file of a test, with its world in a suite that has several."""
+    file = nodeid.partition("::")[0].removeprefix(f"{TESTS.name}/")
+    world = WORLD.match(nodeid)
+    return f"{file} {world[1]}" if world else file
+
+
+class Units(LoadFileScheduling):
+    """Give a worker the next unit when one test is left to it: more wait behind a long test."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return unit_of(nodeid)
+
+    def _reschedule(self, node: WorkerController) -> None:
+        if not self.workqueue or self._pending_of(self.assigned_work[node]) < 2:
+            super()._reschedule(node)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config) -> Units | None:
+    return Units(config) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run the longest files first, and scale the limits of tests to the machine."""
-    ranks = {TESTS / name: rank for rank, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
+    """Run what takes longest first, and scale the limits of tests to the machine."""
+    ranks = {name: rank for rank, name in enumerate(LONGEST)}
+
+    def rank(item: pytest.Item) -> int:
+        unit = unit_of(item.nodeid)
+        return ranks.get(unit, ranks.get(unit.partition(" ")[0], len(ranks)))
+
+    items.sort(key=rank)
     usual_s = float(config.getini("timeout"))
     for item in items if config.getoption("timeout") is None else ():
         mark = item.get_closest_marker("timeout") or pytest.mark.timeout(usual_s).mark

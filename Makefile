@@ -9,12 +9,13 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 PROCESSES := tests/integration/process
 # Tests that need no engine note which lines run. They compute, but for waits: one file more at a time than cores.
 COVERED := $(BY_FILE) -n $(shell expr $$(nproc) + 1) --maxprocesses 8 -p scripts.coverage_plugin tests/unit $(PROCESSES)
-# The others wait, most of them for an engine: five files at a time. tests/conftest.py puts the longest first.
-OTHERS := $(BY_FILE) -n 5 --ignore=$(PROCESSES) tests/chaos tests/integration tests/contract tests/gpu
+# The others wait, most of them for an engine: six files at a time. tests/conftest.py puts the longest first.
+# Beside them, as they wait, run the few with daemons in two parts.
+OTHERS := $(BY_FILE) -n 6 --ignore=$(PROCESSES) tests/chaos tests/integration tests/contract tests/gpu
 # The user of the part that answers, where the daemons of tests are in two parts, and what `make test` runs so.
 SPLIT_USER ?= games
 SPLIT := $(BY_FILE) -n 4 tests/chaos tests/integration tests/contract
-SPLIT_FEW := $(BY_FILE) -n 4 tests/chaos/test_daemon_stopped.py tests/integration/test_end_to_end.py tests/integration/process/runner/client/test_remote.py tests/integration/process/runner/server/test_disk_rates.py \
+SPLIT_FEW := $(BY_FILE) -n 2 tests/chaos/test_daemon_stopped.py tests/integration/test_end_to_end.py tests/integration/process/runner/client/test_remote.py tests/integration/process/runner/server/test_disk_rates.py \
 	tests/integration/test_checkpoints_hostile.py $(PROCESSES)/runner/services/sessions
 
 # Hundreds of daemons and commands are started: what Python has compiled is kept, whatever the environment says.
@@ -105,8 +106,11 @@ test: venv
 	rm -rf .coverage
 	scratch="$$(scripts/scratch)"; trap 'scripts/scratch "$$scratch"; scripts/slurm stop' EXIT HUP INT TERM; \
 	export DOCKER_HOST="$$(tail -n 1 .make/engine)" SLURM_CONF="$$(tail -n 1 .make/slurm)" TMPDIR="$$scratch"; \
-	$(BIN)/python -m pytest -q $(COVERED) && $(BIN)/python scripts/coverage_check.py && $(BIN)/python -m pytest -q $(OTHERS) && \
-	{ [ "$$(id -u)" != 0 ] || TEST_DAEMON_USER=$(SPLIT_USER) $(BIN)/python -m pytest -q --basetemp="$$scratch/two" $(SPLIT_FEW); }
+	$(BIN)/python -m pytest -q $(COVERED) && $(BIN)/python scripts/coverage_check.py || exit; \
+	few=; if [ "$$(id -u)" = 0 ]; then TEST_DAEMON_USER=$(SPLIT_USER) $(BIN)/python -m pytest -q --basetemp="$$scratch/two" $(SPLIT_FEW) >"$$scratch/few" 2>&1 & few=$$!; fi; \
+	$(BIN)/python -m pytest -q $(OTHERS); others=$$?; \
+	[ -z "$$few" ] || { wait "$$few"; few=$$?; echo "daemons in two parts:"; cat "$$scratch/few"; }; \
+	[ "$$others $${few:-0}" = "0 0" ]
 
 # What tests with an engine need, one after the other: each may install something.
 ready: venv engine

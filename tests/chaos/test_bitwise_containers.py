@@ -11,7 +11,7 @@ from tests.fakes.daemon.service import Service, until
 
 pytestmark = pytest.mark.engine
 
-KILLS = int(os.environ.get("JOBS_CONTAINER_KILLS", "3"))
+KILLS = int(os.environ.get("JOBS_CONTAINER_KILLS", "2"))
 LARGER = {"batch_size": 8, "context": 64, "width": 64, "heads": 4, "dropout": 0.2}
 
 

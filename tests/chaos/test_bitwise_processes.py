@@ -40,7 +40,7 @@ def spec(kind: str, directory: Path) -> dict[str, Any]:
         "job_id": "chaos",
         "lineage": 1,
         "seed": 7,
-        "workload": {**small_plan(kind, directory), "steps": 20, "eval_every": 7},
+        "workload": {**small_plan(kind, directory), "steps": 20 if LONG else 14, "eval_every": 7},
         "profile": {"micro_batch": 2},
         "checkpoint": {"every_steps": 3, "keep": 2},
     }
@@ -88,7 +88,6 @@ def test_a_training_killed_at_random_moments_ends_with_the_bits_of_an_undisturbe
     kills, arms, asked = KILLS // 2, ARMS, spec(kind, tmp_path / "some examples")
     if kind in VARIANTS and not LONG:  # it is fed and saved as its kind is
         kills, arms = 1, [ARMS[0], ARMS[-1]]
-        asked["workload"]["steps"] = 14
     asked = {
         "spec": asked,
         "arms": arms,

@@ -11,6 +11,7 @@ from tests.chaos.test_bitwise_processes import ARMS, KILLS, LONG, spec, torture
 from tests.fakes.workloads.small_sets import KINDS
 
 ADAPTIVE: dict[str, Any] = {
+    "steps": 20,
     "eval_every": 3,
     "early_stopping": {"patience": 3, "min_delta": 1e9},
     "lr_plateau": {"patience": 0, "factor": 0.5, "threshold": 0.9},

@@ -318,7 +318,7 @@ def test_the_gpu_of_another_attempt_on_the_node_cannot_be_opened(site: Site) -> 
 
 def test_a_stop_that_comes_at_any_time_after_a_launch_is_not_lost(site: Site) -> None:
     executor = site.executor()
-    requests = [site.request(*SLEEP, job=f"early{number}") for number in range(50)]
+    requests = [site.request(*SLEEP, job=f"early{number}") for number in range(25)]
     for number, request in enumerate(requests):
         executor.launch(request)
         threading.Event().wait(number % 5 * 0.1)  # some wait, some are being started, some have begun

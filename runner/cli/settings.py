@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from runner.base.units import format_size
 from runner.cli.console import complain, complain_of, say, say_json
 from runner.cli.parameters import CommandGroup, as_json
 from runner.client.client import find_running
@@ -59,7 +60,14 @@ def check(file: Path | None, *, as_json: bool) -> None:
     if note:
         complain(note)
     for name, value in said.items():
-        say(f"{name}: {json.dumps(value)}")
+        say(f"{name}: {json.dumps(_with_unit(name, value))}")
+
+
+def _with_unit(name: str, value: object) -> object:
+    """Return a value of the settings as a person writes it: a size with its unit."""
+    if isinstance(value, dict):
+        return {key: _with_unit(key, each) for key, each in value.items()}
+    return format_size(value) if "bytes" in name and isinstance(value, int) else value
 
 
 @settings.command("reload")

@@ -1,13 +1,17 @@
 """The script of the working directory that a command starts, and why the code of a job does not have it."""
 
 import re
-from collections.abc import Collection, Sequence
+import shlex
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from posixpath import basename, normpath, splitext
 from typing import Final
 
 from runner.base.textfile import one_line
-from runner.files.shell import SHELLS
+from runner.files.shell import INTERPRETERS, SHELLS, interpreter_of
+
+SCRIPTS: Final = (*INTERPRETERS, ".bash")
+"""Endings of scripts."""
 
 _STARTERS: Final = frozenset({"env", "nice", "time", "timeout", "nohup", "stdbuf", "uv", "run"})
 _SETTING: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*|[0-9.]+[smhd]?|-[a-z]", re.DOTALL)
@@ -40,6 +44,33 @@ def find_script(command: Sequence[str], *, on_path: bool) -> int | None:
     if found is None or command[found].startswith(("/", "~", "$", "-")):
         return None
     return None if ".." in command[found].split("/") else found
+
+
+def find_unstartable(command: Sequence[str], files: Mapping[str, bool]) -> tuple[int, str] | None:
+    """Return the index of a program that is a file of the working directory and does not start so, and why.
+
+    Args:
+        command: The words of a program.
+        files: The files of the code, and whether each may be executed.
+    """
+    at = next((n for n, word in enumerate(command) if not _comes_before(word)), len(command))
+    word = "".join(command[at : at + 1])
+    if word.startswith("/") or normpath(word) not in files:
+        return None
+    if "/" not in word:
+        return (at, describe_bare(word)) if word.endswith(SCRIPTS) else None
+    return None if files[normpath(word)] else (at, describe_not_executable(word))
+
+
+def describe_bare(name: str) -> str:
+    """Return how a script of the working directory is started that is named as a command."""
+    written, reader = shlex.quote(name), interpreter_of(name)
+    return f"a program of the working directory begins with ./ : ./{name}, or {reader} {written}"
+
+
+def describe_not_executable(path: str) -> str:
+    """Return that a script may not be executed, and the lines that work."""
+    return f"{path} may not be executed: chmod +x {path}, or {interpreter_of(path)} {path}"
 
 
 def _comes_before(word: str) -> bool:

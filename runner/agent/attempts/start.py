@@ -8,8 +8,8 @@ from typing import Final
 
 from runner.agent.attempts.diagnosis import LAST_LINES
 from runner.base.textfile import one_line
-from runner.files.scripts import describe_absent
-from runner.files.shell import INTERPRETERS, SHELLS, interpreter_of
+from runner.files.scripts import SCRIPTS, describe_absent, describe_bare, describe_not_executable
+from runner.files.shell import SHELLS, interpreter_of
 
 _CARRIAGE_RETURN: Final = re.compile(
     rb"\\r['\"\xe2]?[^\n]{0,4}: |\^M|\r['\"]?: |bad interpreter: [^\n]{0,100}\r"
@@ -41,7 +41,6 @@ _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 _BUILTINS: Final = frozenset(
     (".", "cd", "export", "exec", "set", "source", "trap", "ulimit", "umask", "unset")
 )
-_SCRIPTS: Final = (*INTERPRETERS, ".bash")
 _DEBIAN: Final = {
     **{
         name: name
@@ -117,11 +116,10 @@ def _of_the_line(command: Sequence[str], last: bytes, paths_in_code: Callable[[]
         return f"{word} is a word of shells: runner run -- bash -c {shlex.quote(text)}"
     if word == "sudo":
         return f"jobs have no rights of root; write it without sudo: {shlex.join(command[1:])}"
-    if "/" not in word and word.endswith(_SCRIPTS) and not _CARRIAGE_RETURN.search(last):
+    if "/" not in word and word.endswith(SCRIPTS) and not _CARRIAGE_RETURN.search(last):
         if missing := _not_there(word, paths_in_code()):
             return missing
-        name, reader = shlex.quote(word), interpreter_of(word)
-        return f"a program of the working directory begins with ./ : ./{word}, or {reader} {name}"
+        return describe_bare(word)
     return ""
 
 
@@ -130,7 +128,7 @@ def _of_a_script(command: Sequence[str], last: bytes, paths_in_code: Callable[[]
     word = command[0] if command else ""
     name, reader = shlex.quote(word), interpreter_of(word)
     if _CARRIAGE_RETURN.search(last):
-        script = next((each for each in command if each.endswith(_SCRIPTS)), "the script")
+        script = next((each for each in command if each.endswith(SCRIPTS)), "the script")
         return f"{script} has the line ends of Windows; write: sed -i 's/\\r$//' {shlex.quote(script)}"
     if match := _NO_INTERPRETER.search(last):
         wanted = (match[1] or match[2]).decode(errors="replace")
@@ -140,8 +138,7 @@ def _of_a_script(command: Sequence[str], last: bytes, paths_in_code: Callable[[]
     if word.rpartition("/")[2] in SHELLS and (match := _NO_FILE.search(last)):
         return _not_there((match[2] or match[1]).decode(errors="replace"), paths_in_code())
     if match := _NOT_EXECUTABLE.search(last):
-        other = match[1].decode(errors="replace")
-        return f"{other} may not be executed: chmod +x {other}, or {interpreter_of(other)} {other}"
+        return describe_not_executable(match[1].decode(errors="replace"))
     if "/" not in word or word.startswith("/"):
         return ""
     paths = paths_in_code()
@@ -160,7 +157,7 @@ def _of_a_command(last: bytes, *, in_container: bool) -> str:
     """Return that a command is not on the PATH, and the way to have it."""
     missing = [found.decode() for found in _NO_COMMAND.findall(last)]
     tool = missing[-1] if missing else ""
-    if not tool or tool.endswith(_SCRIPTS):
+    if not tool or tool.endswith(SCRIPTS):
         return ""
     if not in_container:
         closed = b": Permission denied" in last

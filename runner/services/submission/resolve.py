@@ -6,7 +6,7 @@ the submitter, devices and quotas against the present snapshot of the queue.
 
 import grp
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -39,7 +39,7 @@ from runner.files.revision import (
     find_data,
     find_inputs,
 )
-from runner.files.scripts import describe_absent, find_script
+from runner.files.scripts import SCRIPTS, describe_absent, find_script, find_unstartable
 from runner.files.settings.model import Settings
 from runner.files.settings.network import OutboundUsers
 from runner.files.submission import Submission
@@ -246,29 +246,41 @@ class _JobResolver:
         return self._code_taken[directory]
 
     def _check_script(self, made: Revision) -> None:
-        """Refuse a command whose script is not in the code, and would be missed as soon as the job runs.
+        """Refuse a command whose script does not start, as is told otherwise as soon as the job runs.
 
         Raises:
             FileError: at the word that names it.
         """
-        plan, directory, code, job = made.job.workload, made.code_directory(), made.code, made.job
-        if code is None or directory is None or not isinstance(plan, Program):
+        plan, code, job = made.job.workload, made.code, made.job
+        if code is None or not isinstance(plan, Program):
             return
         own_image = job.image.offered != "auto" or job.image.dockerfile is not None
         at = find_script(plan.command, on_path=own_image)
-        entries = None if at is None else self._entries(code.snapshot)
-        if at is None or entries is None or has_path(entries, plan.command[at]):
+        is_named = at is not None or any(word.endswith(SCRIPTS) for word in plan.command)
+        entries = self._entries(code.snapshot) if is_named else None
+        if entries is None:
             return
-        script = os.path.normpath(plan.command[at])
+        files = {path: each.executable for path, each in entries.items() if each.kind == "file"}
+        if at is not None and not has_path(entries, plan.command[at]):
+            fact = self._explain_absent(made, code, os.path.normpath(plan.command[at]), files)
+        elif not own_image and (found := find_unstartable(plan.command, files)) is not None:
+            at, fact = found
+        else:
+            return
+        raise FileError(job.origin.path, [job.origin.problem((*COMMAND_FIELD, at), fact)])
+
+    def _explain_absent(
+        self, made: Revision, code: CodeReference, script: str, files: Collection[str]
+    ) -> str:
+        """Return the reason why a script is not in the code, or one that may be meant."""
+        directory = made.code_directory()
         fact = find_missed(code.left_out, directory, script, tuple(made.places_in_job()))
-        if fact is None and self._check(directory / script, "file") is None:
+        if fact is not None:
+            return fact.removeprefix("workload.code: ")
+        if directory is not None and self._check(directory / script, "file") is None:
             step = f"to take it along, write !/{one_line(script)} into .runnerignore"
-            fact = f"{one_line(script)} is left out by an ignore file; {step}"
-        fact = fact or describe_absent(
-            script, [path for path, each in entries.items() if each.kind == "file"]
-        )
-        where = (*COMMAND_FIELD, at)
-        raise FileError(job.origin.path, [job.origin.problem(where, fact.removeprefix("workload.code: "))])
+            return f"{one_line(script)} is left out by an ignore file; {step}"
+        return describe_absent(script, files)
 
     def _lock(self, made: Revision, image: str | None) -> dict[str, object]:
         """Return the lock of a job's packages, if it has any, and what it resolves, as fields of a revision.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runner.files.scripts import describe_absent, find_script
+from runner.files.scripts import describe_absent, find_script, find_unstartable
 
 PATHS = ("README.md", "evaluate.py", "lab/src/train.py", "run.sh", "src/train.py", "trian.txt")
 
@@ -84,3 +84,22 @@ def test_a_shell_may_find_a_script_on_the_path_of_an_image_of_ones_own() -> None
 def test_the_file_that_may_be_meant_is_named(name: str, meant: str | None) -> None:
     hint = "" if meant is None else f"; did you mean {meant}?"
     assert describe_absent(name, PATHS) == f"{name} is not in the code of the job{hint}"
+
+
+@pytest.mark.parametrize(
+    ("line", "at", "fact"),
+    [
+        ("run.sh", 0, "a program of the working directory begins with ./ : ./run.sh, or bash run.sh"),
+        ("env A=1 fit.R", 2, "a program of the working directory begins with ./ : ./fit.R, or Rscript fit.R"),
+        ("./run.sh x", 0, "./run.sh may not be executed: chmod +x ./run.sh, or bash ./run.sh"),
+    ],
+)
+def test_a_program_that_does_not_start_so_is_told_with_the_lines_that_work(
+    line: str, at: int, fact: str
+) -> None:
+    assert find_unstartable(line.split(), {"run.sh": False, "fit.R": True}) == (at, fact)
+
+
+@pytest.mark.parametrize("line", ["", "./fit.R", "bash run.sh", "make", "/run.sh", "other.sh", "./other.sh"])
+def test_of_any_other_program_nothing_is_known(line: str) -> None:
+    assert find_unstartable(line.split(), {"run.sh": False, "fit.R": True, "make": True}) is None

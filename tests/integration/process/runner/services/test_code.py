@@ -287,5 +287,10 @@ def test_a_script_that_the_code_lacks_is_told_at_submission(daemon: Service, tmp
     assert said == "runner run: COMMAND: no_such.sh is not in the code of the job\n"
     said = answer(daemon, place, "python -u local.py")
     assert "git ignores local.py (0 B), and the job does not get it; to take local.py along, write" in said
+    (place / "go.sh").touch()
+    said = answer(daemon, place, "go.sh")
+    assert "COMMAND: a program of the working directory begins with ./ : ./go.sh, or bash go.sh" in said
+    said = answer(daemon, place, "./go.sh")
+    assert "COMMAND: ./go.sh may not be executed: chmod +x ./go.sh, or bash ./go.sh" in said
     for command in ("python src/train.py", "python ./linked/train.py", "python -m train", "python /x.py"):
         answer(daemon, place, command, code=0)

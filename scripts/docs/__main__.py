@@ -8,10 +8,10 @@ from scripts.docs.page import ROOT, fill, regenerate
 
 REFERENCES: Final[Mapping[str, Callable[[], str]]] = {
     "docs/reference/api.md": api.reference,
-    "docs/explanation/changing-a-running-job.md": decisions.reference,
     "docs/reference/cli.md": cli.reference,
     "docs/reference/jobfile-fields.md": job_file.reference,
     "docs/reference/policy-facts.md": policy.reference,
+    "provenance/decisions.md": decisions.reference,
     "provenance/promises.md": promises.reference,
     "provenance/README.md": sources.reference,
 }

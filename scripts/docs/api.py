@@ -1,5 +1,6 @@
 """The generated part of ``docs/reference/api.md``: each request of the HTTP API, by its OpenAPI document."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -81,9 +82,10 @@ def _type(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
     if "properties" not in schema:
         yield f"{_name(schema)}\n"
     required = schema.get("required", ())
+    alike = defaultdict(list)
     for field, each in schema.get("properties", {}).items():
-        optional = "" if field in required else ", optional"
-        yield f"- `{field}`: {_name(each)}{optional}"
+        alike[_name(each) + ("" if field in required else ", optional")].append(f"`{field}`")
+    yield from (f"- {kind}: {', '.join(fields)}" for kind, fields in alike.items())
     yield ""
 
 

@@ -1,7 +1,7 @@
 """The generated part of ``docs/reference/cli.md``: the exit codes, and the help of every command.
 
 A page says once what each help text repeats: the exit codes, the option ``--help``, the options of ``runner
-run`` that ``runner shell`` has too, and the first sentence of each command below a group.
+run`` that ``runner shell`` has too, and the first sentence of each command.
 """
 
 import copy
@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from runner.cli.main import EXIT_CODES, cli
+from runner.cli.main import EXIT_CODES, GROUPS, cli
 
 WIDTH: Final = 100
 
@@ -18,8 +18,15 @@ WIDTH: Final = 100
 def reference() -> str:
     """Return the exit codes and the help texts as Markdown."""
     codes = "".join(f"| {code} | {meaning} |\n" for code, meaning in EXIT_CODES.items())
+    groups = "".join(
+        f"| {heading} | {', '.join(f'[{name}](#runner-{name})' for name in names)} |\n"
+        for heading, names in GROUPS.items()
+    )
     sections = "".join(f"\n## {path}\n\n```text\n{text}\n```\n" for path, text in _helps(cli, "runner"))
-    return f"## Exit codes\n\n| code | meaning |\n|---|---|\n{codes}{sections}"
+    return (
+        f"## Exit codes\n\n| code | meaning |\n|---|---|\n{codes}"
+        f"\n## Commands\n\n| about | commands |\n|---|---|\n{groups}{sections}"
+    )
 
 
 def _helps(command: click.Command, path: str) -> Iterator[tuple[str, str]]:
@@ -31,7 +38,7 @@ def _helps(command: click.Command, path: str) -> Iterator[tuple[str, str]]:
         told = {option.name for option in run.params if isinstance(option, click.Option)}
         shown.params = [each for each in command.params if each.name not in told]
     text = shown.get_help(context)
-    yield path, text.partition("\n\n  Exit codes:\n" if command is cli else "\n\nCommands:\n")[0]
+    yield path, text.partition(f"\n\n{next(iter(GROUPS))}:\n" if command is cli else "\n\nCommands:\n")[0]
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             if (found := command.get_command(context, name)) and not found.hidden:

@@ -1,4 +1,4 @@
-"""The generated part of ``docs/explanation/changing-a-running-job.md``: situations played out."""
+"""The generated part of ``provenance/decisions.md``: situations played out."""
 
 from bench.cases.decisions import play
 from bench.support.changes import table

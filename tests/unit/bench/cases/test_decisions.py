@@ -7,7 +7,7 @@ from bench.support.changes import SITUATIONS, Offer, play, play_all
 from bench.support.held_out import HELD_OUT
 from runner.files.policy.load import load_named_policy
 from scripts.docs.decisions import reference
-from scripts.docs.page import DOCS, regenerate
+from scripts.docs.page import PROVENANCE, regenerate
 
 
 @pytest.mark.parametrize("situations", [SITUATIONS, HELD_OUT])
@@ -46,5 +46,5 @@ def test_alternatives_are_played_step_by_step() -> None:
 
 
 def test_the_page_shows_what_is_decided_now() -> None:
-    page = (DOCS / "explanation/changing-a-running-job.md").read_text()
+    page = (PROVENANCE / "decisions.md").read_text()
     assert regenerate(page, reference()) == page

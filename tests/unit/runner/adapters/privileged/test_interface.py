@@ -16,7 +16,7 @@ from runner.base.errors import Refused
 from runner.core.ports.executor import Alive, Created, Gone, Key, Unknown, Waiting
 from runner.core.ports.users import User
 
-PAGE: Final = Path(__file__).parents[5] / "docs" / "operate" / "security.md"
+PAGE: Final = Path(__file__).parents[5] / "provenance" / "attacks.md"
 ROW: Final = re.compile(r"^\| `(\w+)` \| [^|]+ \| ((?:`\w+`(?:, )?)+) \|$", re.MULTILINE)
 ANN: Final = RunOf("1", 1001, 1001)
 
@@ -42,7 +42,7 @@ class Recorded:
         return method
 
 
-def test_the_page_for_operators_lists_all_that_is_left_for_root() -> None:
+def test_the_page_of_attacks_lists_all_that_is_left_for_root() -> None:
     listed = {row[1]: re.findall(r"\w+", row[2]) for row in ROW.finditer(PAGE.read_text())}
     methods = {
         name: {

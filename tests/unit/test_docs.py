@@ -437,7 +437,6 @@ def test_every_function_that_the_architecture_names_exists() -> None:
 def test_the_glossary_has_every_word_that_a_user_meets() -> None:
     text = page("reference/glossary")
     met = [
-        *explained(),
         *Outcome,
         *(state.kind for state in STATES),
         DockerExecutor.kind,

@@ -1,7 +1,7 @@
 """The generated part of ``docs/reference/cli.md``: the exit codes, and the help of every command.
 
-A page says once what each help text repeats: the exit codes, the option ``--help``, the options of ``runner
-run`` that ``runner shell`` has too, and the first sentence of each command.
+A page says once what each help text repeats: the exit codes, the option ``--help``, what ``--json`` prints,
+the options of ``runner run`` that ``runner shell`` has too, and the first sentence of each command.
 """
 
 import copy
@@ -13,6 +13,7 @@ import click
 from runner.cli.main import EXIT_CODES, GROUPS, cli
 
 WIDTH: Final = 100
+_JSON: Final = click.Option(["--json"], is_flag=True)
 
 
 def reference() -> str:
@@ -34,9 +35,10 @@ def _helps(command: click.Command, path: str) -> Iterator[tuple[str, str]]:
     context = click.Context(command, None, path, terminal_width=WIDTH, max_content_width=WIDTH)
     context.help_option_names = []
     shown = copy.copy(command)
+    shown.params = [each if each.name != "as_json" else _JSON for each in command.params]
     if path == "runner shell" and (run := cli.get_command(context, "run")):
         told = {option.name for option in run.params if isinstance(option, click.Option)}
-        shown.params = [each for each in command.params if each.name not in told]
+        shown.params = [each for each in shown.params if each.name not in told]
     text = shown.get_help(context)
     yield path, text.partition(f"\n\n{next(iter(GROUPS))}:\n" if command is cli else "\n\nCommands:\n")[0]
     if isinstance(command, click.Group):

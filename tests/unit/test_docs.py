@@ -23,7 +23,6 @@ from runner.adapters.process.executor import ProcessExecutor, ProcessSettings
 from runner.agent.attempts import diagnosis
 from runner.agent.attempts.prepare import CONTAINER_SCRATCH
 from runner.base.retry import RETRY_S
-from runner.cli.daemon import unit
 from runner.cli.main import EXIT_CODES
 from runner.core.job import exit_cause as causes
 from runner.core.job.attempt import Allocation, Attempt, AttemptEnd, Start
@@ -357,11 +356,6 @@ def flat(prefix: str, section: Mapping[str, Any]) -> Iterator[tuple[str, object]
             yield from flat(f"{prefix}{name}.", value)
         else:
             yield f"{prefix}{name}", value
-
-
-def test_the_unit_file_on_the_page_is_the_one_that_is_printed() -> None:
-    (quoted,) = re.findall(r"```ini\n(.*?)```", page("operate/install"), re.DOTALL)
-    assert quoted == unit("/opt/runner/bin/python3")
 
 
 def test_the_exit_codes_of_the_daemon_are_those_of_every_command() -> None:

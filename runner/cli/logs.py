@@ -26,6 +26,11 @@ TURN_S: Final = 0.5
 """How long the log of one of several jobs is waited for before the others are looked at."""
 
 
+def lines(ctx: click.Context, param: click.Parameter, given: str | None) -> int | None:
+    """Return a number of lines; None for all of them."""
+    return None if given == "all" else count_from(0)(ctx, param, given)
+
+
 @click.command()
 @perhaps_jobs
 @perhaps_a_sweep
@@ -41,7 +46,7 @@ TURN_S: Final = 0.5
     metavar="N",
     help="Print the log of attempt N instead of the newest.",
 )
-@click.option("-n", "--tail", callback=count_from(0), metavar="N", help="Begin with the last N lines.")
+@click.option("-n", "--tail", callback=lines, metavar="N", help="Begin with the last N lines.")
 @click.option(
     "--since",
     callback=time_ago,

@@ -40,7 +40,8 @@ def count_from(least: int) -> Callable[[click.Context, click.Parameter, object],
         if not re.fullmatch(r"-?[0-9]{1,40}", str(given)):
             raise click.BadParameter(f"{str(given)[:LONGEST_SHOWN]!r} is not a whole number", ctx, param)
         if not least <= int(str(given)) <= LARGEST:
-            raise click.BadParameter(f"{given} is not from {least} to {LARGEST}", ctx, param)
+            limit = f"less than {least}" if int(str(given)) < least else f"more than {LARGEST}"
+            raise click.BadParameter(f"{given} is {limit}", ctx, param)
         return int(str(given))
 
     return check

@@ -102,6 +102,10 @@ def _count(files: int, wrong: int, *, dry_run: bool) -> None:
     complain(f"{files - wrong} of {files} files {done}; what is wrong with the others is said above")
 
 
+SCRIPTS: Final = (".py", ".sh", ".bash", ".R", ".jl", ".pl")
+"""Endings of scripts, which are no job files."""
+
+
 def read(file: str) -> bytes:
     """Return the bytes of a job file; ``-`` is standard input.
 
@@ -125,7 +129,21 @@ def read(file: str) -> bytes:
         raise UsageError(f"{harmless(file)}: the path is not UTF-8; rename it") from error
     except (OSError, ValueError):
         return _explain(file)
+    first = text.partition(b"\n")[0]
+    if file.endswith(SCRIPTS) or (first.startswith(b"#!") and b"runner" not in first):
+        raise UsageError(_describe_script(file, text))
     return text if len(text) <= MAX_FILE_BYTES else _explain(file)
+
+
+def _describe_script(file: str, text: bytes) -> str:
+    """Return that a file is a script, which ``sbatch`` takes, and the line that starts it as a job."""
+    import shlex
+
+    from runner.files.shell import interpreter_of
+
+    line = f"runner run -- {interpreter_of(file)} {shlex.quote(harmless(file))}"
+    options = "; its #SBATCH lines are options of runner run" if b"\n#SBATCH" in text else ""
+    return f"{harmless(file)}: is a script and not a job file; {line} starts it as a job{options}"
 
 
 def _unblocked(file: str, flags: int) -> int:

@@ -165,7 +165,7 @@ def test_a_time_is_sent_as_unix_time(api: FakeApi, invoke: Invoke) -> None:
         (("--since", "10"), "has no unit"),
         (("--since", "2026-13-01"), "is not a time"),
         (("--since", "2026-03-01T27:00:00"), "is not a time"),
-        (("--tail", "-1"), "-1 is not from 0"),
+        (("--tail", "-1"), "-1 is less than 0"),
         (("--tail", "3", "--build"), "--build goes with none of"),
     ],
 )

@@ -24,6 +24,7 @@ def test_the_log_of_one_attempt_can_be_asked_for(api: FakeApi, invoke: Invoke) -
     api.logs.update({(job["id"], 1): b"first\n", (job["id"], 2): b"second\n"})
     assert invoke("logs", "train", "--attempt", "1").stdout == "first\n"
     assert invoke("logs", "train").stdout == "second\n"
+    assert invoke("logs", "train", "--tail", "all").stdout == "second\n"
 
 
 def test_the_build_log_is_another_one(api: FakeApi, invoke: Invoke) -> None:

@@ -369,3 +369,27 @@ def test_a_long_name_that_is_none_is_cut_in_its_message(invoke: Invoke) -> None:
     assert result.exit_code == 2
     assert f"'{'x' * 59}…' is neither an id nor a name of a job" in result.stderr
     assert len(result.stderr) < 200
+
+
+@pytest.fixture
+def _there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("job.sh", "#!/bin/bash\n#SBATCH -t 1\npython x.py\n", "bash job.sh"),
+        ("my train.py", "print(1)\n", "python 'my train.py'"),
+        ("job", "#!/bin/sh\ntrue\n", "bash job"),
+    ],
+)
+@pytest.mark.usefixtures("_there")
+def test_a_script_as_sbatch_takes_it_is_told_the_line_that_starts_it(
+    invoke: Invoke, tmp_path: Path, name: str, text: str, line: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    options = "; its #SBATCH lines are options of runner run" if "SBATCH" in text else ""
+    result = invoke("submit", name)
+    said = f"{name}: is a script and not a job file; runner run -- {line} starts it as a job{options}\n"
+    assert (result.exit_code, result.stderr) == (2, said)

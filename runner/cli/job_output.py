@@ -6,8 +6,10 @@ import re
 import sys
 from typing import TYPE_CHECKING, Final
 
+import click
+
 from runner.base.readable import readable_size
-from runner.cli.console import complain, say_json
+from runner.cli.console import complain, on_terminal, say_json
 from runner.client.client import ChosenLog
 from runner.client.log import Lines
 
@@ -53,17 +55,28 @@ class OutputReader:
 
 
 class RawOutput:
-    """Prints every byte unchanged, as ``cat`` does."""
+    """Prints every byte unchanged, as ``cat`` does.
+
+    With ``ends_line``, an incomplete line is ended on a terminal, so that no message stands in it.
+    """
+
+    def __init__(self, *, ends_line: bool = False) -> None:
+        self._ends_line = ends_line
+        self._is_open = False
 
     def write(self, piece: LogChunk) -> None:
         """Write one piece; a message on stderr marks a missing range."""
+        self._is_open = not piece.body.endswith(b"\n") if piece.body else self._is_open
         sys.stdout.buffer.write(piece.body)
         sys.stdout.flush()
         if piece.cut:
             complain(_cut_line(piece.cut))
 
     def end(self) -> None:
-        """Do nothing: all has been written."""
+        """End the line that nothing has completed, on a terminal."""
+        if self._ends_line and self._is_open and on_terminal():
+            click.echo()
+        self._is_open = False
 
 
 class LineOutput:

@@ -38,7 +38,7 @@ class Follower:
         self._job_id = job_id
         self._as_json = as_json
         self._output = OutputReader(client, job_id)
-        self._printed = JsonOutput() if as_json else RawOutput()
+        self._printed = JsonOutput() if as_json else RawOutput(ends_line=True)
         self._reported = ReportedState()
         self._status = StatusLine()
         self._last: JobDetail | None = None
@@ -76,6 +76,7 @@ class Follower:
             return
         for line in self._reported.ended_attempts(job):
             self._status.clear()
+            self._printed.end()
             complain(f"{job['name']}: {line}")
         if self._reported.build_open:
             for line in new_build_lines(self._client, self._job_id, self._reported):

@@ -85,6 +85,16 @@ def test_the_output_of_a_long_job_is_waited_for(
     assert any("wait=0.5" in path for _, path, _ in api.asked if "/log" in path)
 
 
+@pytest.mark.parametrize(("is_terminal", "shown"), [(True, " 7%|#\n"), (False, " 7%|#")])
+def test_no_message_stands_in_an_incomplete_line_on_a_terminal(
+    api: FakeApi, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool, shown: str
+) -> None:
+    monkeypatch.setattr("runner.cli.job_output.on_terminal", lambda: is_terminal)
+    become(api, {"state": "running"}, {**ended("failed"), "attempts": [an_attempt(1, ended_at="x")]})
+    api.logs = {("000001", 1): b" 7%|#"}
+    assert invoke("run", "true").stdout == shown
+
+
 def test_options_become_fields_and_stand_before_the_command(api: FakeApi, invoke: Invoke) -> None:
     become(api, ended())
     invoke("run", "-g", "1", "-c", "2", "-m", "1G", "-t", "2h", "--label", "a=b", "--class", "idle",

@@ -19,7 +19,7 @@ from runner.adapters.gpu.nvidia import VENDOR as NVIDIA
 from runner.adapters.gpu.nvidia import describe_driver
 from runner.adapters.gpu.topology import gpus_on_bus
 from runner.base.file_systems import remote_type
-from runner.base.reach import closed_interpreter
+from runner.base.reach import closed_installation
 from runner.core.doctor import (
     AmdFacts,
     HostFacts,
@@ -79,7 +79,7 @@ class FactCollector:
             inotify_watches=self._number("proc/sys/fs/inotify/max_user_watches"),
             inotify_instances=self._number("proc/sys/fs/inotify/max_user_instances"),
             clock_synchronized=self._clock(),
-            closed_python=str(closed_interpreter() or "") if os.geteuid() == 0 else "",
+            closed_installation=str(closed_installation() or "") if os.geteuid() == 0 else "",
         )
 
     def _nodes(self, directory: str, name: re.Pattern[str]) -> Iterator[Node]:

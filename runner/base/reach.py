@@ -20,9 +20,10 @@ def closed_to_users(path: Path) -> Path | None:
     return None
 
 
-def closed_interpreter() -> Path | None:
-    """Return the directory on the way to this process's interpreter that users may not pass; None: none.
+def closed_installation() -> Path | None:
+    """Return the directory on the way to this process's Python and code that users may not pass; None: none.
 
     The interpreter of a virtual environment is a link, which leads to the one that was installed.
     """
-    return closed_to_users(Path(sys.executable).resolve())
+    python = Path(sys.executable)
+    return next(filter(None, map(closed_to_users, (python.resolve(), python, Path(__file__).parent))), None)

@@ -156,7 +156,7 @@ class HostFacts:
     inotify_watches: int | None = None
     inotify_instances: int | None = None
     clock_synchronized: bool | None = None
-    closed_python: str = ""  # the directory with the daemon's interpreter that users cannot enter
+    closed_installation: str = ""  # the directory with the runner or its Python that users cannot enter
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,13 +437,13 @@ def _host(host: HostFacts) -> Iterator[Finding]:
             f"{host.disk_path} is on a file system of type {host.remote_type}",
             "set RUNNER_STATE_DIR to a directory on a local disk; executor: slurm alone may have it there",
         )
-    if host.closed_python:
+    if host.closed_installation:
         yield Finding(
-            "interpreter",
+            "installation",
             Verdict.PROBLEM,
-            f"lies below {host.closed_python}, which the users of this daemon cannot enter:"
-            " jobs that are plain processes cannot have packages",
-            "install the runner with a Python outside of it, such as that of the distribution, in /opt",
+            f"lies below {host.closed_installation}, which users cannot enter: root's daemon for all users"
+            " does not start, and jobs of root's own that are plain processes cannot have packages",
+            "install the runner outside of it, with a Python outside of it, such as /usr/bin/python3 in /opt",
         )
     if host.cgroup is None:
         yield Finding(

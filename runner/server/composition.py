@@ -37,7 +37,7 @@ from runner.base import privileges
 from runner.base.broadcast import ChangeBroadcast
 from runner.base.fair_executor import FairExecutor
 from runner.base.keyed_executor import KeyedExecutor
-from runner.base.reach import closed_interpreter
+from runner.base.reach import closed_installation
 from runner.control.context import Capacity, Context, SiteConfig
 from runner.control.controller import Controller
 from runner.core.devices.state import CleanupRules
@@ -223,7 +223,7 @@ def _pins_mounts(settings: Settings, executor: Executor) -> bool:
 def _host_processes(executor: Executor, engine_problem: str | None) -> HostProcesses | None:
     if executor.in_container:
         return None
-    closed = closed_interpreter() if privileges.acts_for_root() else None
+    closed = closed_installation() if privileges.acts_for_root() else None
     if closed is not None:
         log.error("packages.refused", interpreter=sys.executable, closed=str(closed), advice="runner doctor")
     has_module = lambda name: find_spec(name) is not None  # noqa: E731  (of this process)

@@ -58,7 +58,7 @@ from runner.server.plugins import log_plugins
 from runner.server.reload import SettingsReload, reload_helper
 from runner.server.split import daemon_user, split
 from runner.server.state_lock import StateLock, hold_state
-from runner.server.state_place import check_state_place
+from runner.server.state_place import check_installation, check_state_place
 from runner.services.curves import CurveService
 from runner.services.disk_quota import DiskQuotas
 from runner.services.jobs import JobService
@@ -93,6 +93,7 @@ def serve(socket_path: str | None, state_dir: str | None, settings: str | None) 
     share_one_heap()
     place, file = Path(socket_path or directory / "runner.sock"), Path(settings) if settings else None
     user = daemon_user(known)
+    check_installation(known)
     check_state_place(directory, known)
     with hold_state(directory) as lock:
         daemon = DaemonStart(directory, known, file, place, lock, find_engine_refusal(known))

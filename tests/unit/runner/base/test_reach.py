@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.base.reach import closed_interpreter, closed_to_users
+from runner.base import reach
+from runner.base.reach import closed_installation, closed_to_users
 
 
 def test_a_directory_on_the_way_that_is_closed_is_named(tmp_path: Path) -> None:
@@ -26,6 +27,13 @@ def test_the_interpreter_behind_the_links_of_an_environment_counts(
     home.chmod(0o700)
     (tmp_path / "python").symlink_to(home / "bin/python3.11")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    assert closed_interpreter() == home
+    assert closed_installation() == home
     monkeypatch.setattr(sys, "executable", "/usr/bin/env")
-    assert closed_interpreter() is None
+    monkeypatch.setattr(reach, "__file__", "/etc/passwd")  # which none may execute
+    assert closed_installation() is None
+    monkeypatch.setattr(sys, "executable", str(home / "bin/env"))
+    (home / "bin/env").symlink_to("/usr/bin/env")  # an environment in it, of a Python outside
+    assert closed_installation() == home
+    monkeypatch.setattr(sys, "executable", "/usr/bin/env")
+    monkeypatch.setattr(reach, "__file__", str(home / "checkout/runner/base/reach.py"))
+    assert closed_installation() == home

@@ -249,7 +249,7 @@ def test_an_engine_that_is_down_is_a_problem_and_says_nothing_about_devices() ->
         ({"inotify_watches": 100}, "inotify watches", Verdict.WARNING),
         ({"inotify_instances": None}, "inotify instances", Verdict.UNKNOWN),
         ({"clock_synchronized": False}, "clock", Verdict.WARNING),
-        ({"closed_python": "/root"}, "interpreter", Verdict.PROBLEM),
+        ({"closed_installation": "/root"}, "installation", Verdict.PROBLEM),
         ({"clock_synchronized": None}, "clock", Verdict.UNKNOWN),
     ],
 )

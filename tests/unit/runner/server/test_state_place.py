@@ -1,4 +1,4 @@
-"""State directories that a daemon refuses before it makes anything in them."""
+"""State directories and installations that a daemon refuses before it makes anything."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from runner.base.errors import UsageError
 from runner.client.autostart import local_place
 from runner.files.settings.model import Settings
 from runner.server import state_place
-from runner.server.state_place import check_state_place
+from runner.server.state_place import check_installation, check_state_place
 
 OWN = Settings(system_wide=False)
 
@@ -58,3 +58,17 @@ def test_a_daemon_of_all_users_refuses_a_directory_that_they_cannot_reach(
     with pytest.raises(UsageError, match=f"{found} is closed"):
         check_state_place(state / "made" / "later", Settings())
     check_state_place(state, OWN)
+
+
+def test_a_daemon_of_all_users_refuses_an_installation_that_they_cannot_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(privileges, "acts_for_root", lambda: True)
+    monkeypatch.setattr(state_place, "closed_installation", lambda: Path("/root"))
+    with pytest.raises(
+        UsageError, match=r"/root is closed to the users .* chmod o.x /root; .* system_wide: false"
+    ):
+        check_installation(Settings())
+    check_installation(OWN)
+    monkeypatch.setattr(privileges, "acts_for_root", lambda: False)
+    check_installation(Settings())  # of one's own, the users of which are its owner

@@ -53,7 +53,7 @@ class JobControlService:
     def _named(self, caller: Caller, reference: str) -> Sequence[JobRow]:
         """Return a job, or by the name of a matrix those of its jobs that have not ended."""
         try:
-            return (self.queries.find(reference, caller),)
+            return (self.queries.find_living(reference, caller),)
         except NotFound as unknown:
             try:
                 rows = self.queries.sweep(caller, reference)
@@ -77,7 +77,7 @@ class JobControlService:
 
     def hold(self, caller: Caller, reference: str) -> JobRow:
         """Hold a job: it gives its resources back, and waits for ``release``."""
-        row = self.queries.readable(caller, reference)
+        row = self.queries.readable_living(caller, reference)
         return self._apply(row, HoldRequested(self.context.clock.now(), self.context.user(caller).name))
 
     def release(self, caller: Caller, reference: str) -> JobRow:
@@ -86,7 +86,7 @@ class JobControlService:
         Raises:
             Refused: its next attempt would begin at step 0, although it has saved something.
         """
-        row = self.queries.readable(caller, reference)
+        row = self.queries.readable_living(caller, reference)
         self._check_begin(row)
         now, name = self.context.clock.now(), self.context.user(caller).name
         if is_paused(row.job.state):  # it would pause there again, unless it is told to go on from there
@@ -169,7 +169,7 @@ class JobControlService:
 
     def signal(self, caller: Caller, reference: str, number: int, name: str) -> JobRow:
         """Send a signal to the program of a job."""
-        job_id = self.queries.readable(caller, reference).job.id
+        job_id = self.queries.readable_living(caller, reference).job.id
         text = f"{name} requested by {self.context.user(caller).name}"
 
         def send() -> JobRow:

@@ -151,6 +151,24 @@ class JobQueries:
         self.check_permission(caller, row)
         return row
 
+    def find_living(self, reference: str, caller: Caller) -> JobRow:
+        """Return a job as ``find`` does; of several with a name the newest that has not ended.
+
+        It is for what can be done to such a job alone.
+        """
+        row = self.find(reference, caller)
+        if reference == row.job.id or not isinstance(row.job.state, Finished):
+            return row
+        tracked = [each.row for each in list(self.context.daemon.tracked_jobs.values())]
+        living = [each for each in tracked if (each.name, each.owner) == (row.name, row.owner)]
+        return max(living, key=lambda each: int(each.job.id), default=row)
+
+    def readable_living(self, caller: Caller, reference: str) -> JobRow:
+        """Return the job of ``find_living`` if the caller may read and steer it, as ``readable`` does."""
+        row = self.find_living(reference, caller)
+        self.check_permission(caller, row)
+        return row
+
     def check_permission(self, caller: Caller, row: JobRow) -> None:
         """Raise ``Refused`` unless a caller may read and steer a job."""
         if not self.has_permission(caller, row):

@@ -72,7 +72,7 @@ class SetLimits:
             UsageError: a value is wrong, or nothing is given.
             Refused: the state of the job, its class or the size of this machine does not allow it.
         """
-        row = self.service.queries.readable(caller, reference)
+        row = self.service.queries.readable_living(caller, reference)
         before = parse_revision(row.revision)
         after = self._changed(before, limits)
         found = compare_revisions(before, after, same_code=True)

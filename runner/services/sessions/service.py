@@ -79,7 +79,7 @@ class SessionService:
             NotFound: there is no such job.
             Refused: it belongs to another user, or does not run.
         """
-        row = JobQueries(self.context).readable(caller, reference)
+        row = JobQueries(self.context).readable_living(caller, reference)
         user, now = self.context.user(caller).name, self.context.clock.now()
         state = row.job.state
         if not isinstance(state, Running | Stopping):

@@ -307,6 +307,27 @@ def test_cancelling_twice_is_no_error(site: Site) -> None:
     assert again.json()["job"]["outcome"] == "cancelled"
 
 
+@pytest.mark.parametrize("way", ["cancel", "hold", "signal"])
+def test_of_several_jobs_with_a_name_what_needs_a_living_one_gets_the_newest_that_lives(
+    site: Site, way: str
+) -> None:
+    for job_id in "123":
+        site.submit()
+        site.until("running", job_id)
+    site.ask("POST", "/jobs/3/cancel")
+    site.until("finished", "3")
+    body = {"signal": "USR1"} if way == "signal" else None
+    assert site.ask("POST", f"/jobs/job/{way}", body).json()["job"]["id"] == "2"
+    assert site.job("job")["id"] == "3"  # what is asked about is the newest
+    site.ask("POST", "/jobs/2/cancel")
+    site.until("finished", "2")
+    found = site.ask("POST", "/cancel", {"jobs": ["job"]}).json()["jobs"]
+    assert [(each["job"]["id"], each["changed"]) for each in found] == [("1", True)]
+    site.until("finished", "1")
+    found = site.ask("POST", "/cancel", {"jobs": ["job", "2"]}).json()["jobs"]
+    assert [(each["job"]["id"], each["changed"]) for each in found] == [("3", False), ("2", False)]
+
+
 def test_somebody_else_may_look_but_not_touch(site: Site) -> None:
     site.submit()
     site.until("running")

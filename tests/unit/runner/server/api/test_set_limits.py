@@ -127,7 +127,7 @@ def test_of_a_job_that_starts_what_is_wrong_is_told_first(site: Place) -> None:
     row, limits = site.service.queries.find("1"), SetLimits(site.service)
     none: Any = None
     starts = replace(row, job=replace(row.job, state=Starting(row.job.state.since, "img", none, none)))
-    with patch.object(type(site.service.queries), "readable", lambda *_: starts):
+    with patch.object(type(site.service.queries), "readable_living", lambda *_: starts):
         with pytest.raises(Refused, match="nobodys"):
             limits.set(Caller(ME, ME), "1", NewLimits(priority_class="nobodys"))
         with pytest.raises(Refused, match=r"is starting; try again in a moment"):

@@ -65,6 +65,7 @@ class RolloutVerifier:
     """Measures, on a thread of its own, the jobs that were changed for their speed."""
 
     rollouts: RolloutService
+    _noted: dict[tuple[str, int], MeasuredSpeedup] = field(default_factory=dict)
     _settled: set[tuple[str, int]] = field(default_factory=set)
     _thread: PeriodicThread = field(init=False)
 
@@ -89,37 +90,50 @@ class RolloutVerifier:
                 self._verify_job(row, row.job.promise)
 
     def _verify_job(self, row: JobRow, promise: ExpectedSpeedup) -> None:
-        state, service = row.job.state, self.rollouts.service
+        """Note what a change has brought and roll it back if need be; what cannot be done now, later."""
+        state, key = row.job.state, (row.job.id, row.job.revision)
         if not isinstance(state, Running) or state.attempt.revision != row.job.revision:
             return
+        try:
+            if key not in self._noted:
+                found = self._measure(row, state, promise)
+                if found is None:
+                    return
+                self._note(row, found)
+                self._noted[key] = found
+            if self._noted[key].roll_back:
+                self._roll_back(row, promise, self._noted[key].text)
+        except Unavailable as error:
+            log.info("rollout.verified_later", job_id=row.job.id, problem=str(error))
+            return
+        self._settled.add(key)
+
+    def _measure(self, row: JobRow, state: Running, promise: ExpectedSpeedup) -> MeasuredSpeedup | None:
+        """Return what a change has brought, None if there are too few steps to say it."""
+        service = self.rollouts.service
         attempt = state.attempt
         step_times = self.rollouts.canaries.step_times
         lines = step_times.of(row, attempt.number, attempt.lineage)
         seen = measure_throughput(without_warm_up(lines)) if len(lines) >= LEAST else None
         status = service.queries.progress(row)
         if seen is None or status is None:
-            return
-        try:
-            saved = self._saved(row, promise)
-        except Unavailable:
-            return
-        self._settled.add((row.job.id, row.job.revision))
+            return None
         plan = parse_revision(row.revision).job.workload
-        found = verify(
-            promise,
-            seen.steps,
-            Work(float(plan.known_steps or status.total_steps or 0), status.step, saved),
-        )
+        total = float(plan.known_steps or status.total_steps or 0)
+        return verify(promise, seen.steps, Work(total, status.step, self._saved(row, promise)))
+
+    def _note(self, row: JobRow, found: MeasuredSpeedup) -> None:
+        service = self.rollouts.service
         now = service.clock.now()
         service.daemon.run_exclusively(
             lambda: service.store.note(row.job.id, now, "change_delivered", found.text)
         )
-        if found.roll_back:
-            self._roll_back(row, promise, found.text)
 
     def _roll_back(self, row: JobRow, promise: ExpectedSpeedup, why: str) -> None:
         try:
             self.rollouts.roll_back_to(row, promise.back_to, "the runner", why)
+        except Unavailable:
+            raise
         except RunnerError as error:
             log.info("rollout.rollback_refused", job_id=row.job.id, problem=str(error))
 

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from jobs.contract import Effective, FileDigest, Manifest, Phase, Status, dump
+from runner.base.errors import Unavailable
 from runner.core.job.attempt import ExpectedSpeedup
 from runner.core.policy.economics import Rate, Work
 from runner.server.api import rollouts as changes
@@ -480,6 +481,33 @@ def test_what_is_expected_of_a_change_is_checked(site: Place, per_s: float, revi
     site.writes(per_s, first=40)  # a step is twice the work: 0.9 of them are 1.8 of the old ones
     site.verifier.verify_all()
     assert site.service.queries.find("1").job.revision == revision
+
+
+@pytest.mark.parametrize("place", ["note", "roll back"])
+def test_a_verification_that_could_not_be_written_is_done_in_the_next_round(
+    site: Place, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    site.runs()
+    site.saves(40)
+    site.writes(1.0)
+    site.apply(CACHED, canary=site.measured(CACHED, 10.0))
+    site.attempt(2)
+    site.writes(0.2, first=40)
+
+    def full(*_: object) -> None:
+        raise Unavailable("store.db: database or disk is full")
+
+    with monkeypatch.context() as during:
+        if place == "note":
+            during.setattr(site.service.store, "note", full)
+        else:
+            during.setattr(type(site.verifier.rollouts), "roll_back_to", full)
+        site.verifier.verify_all()
+    assert site.service.queries.find("1").job.revision == 2
+    site.verifier.verify_all()
+    assert site.service.queries.find("1").job.revision == 3
+    events = site.ask("GET", "/events?job=1").json()["events"]
+    assert [each["kind"] for each in events].count("change_delivered") == 1
 
 
 def test_where_nothing_is_saved_and_nothing_will_be_a_restart_is_what_pays(site: Place) -> None:

@@ -4,9 +4,13 @@ There is one root with three kinds below it.  Adapters translate third-party exc
 them; only the command line prints.  A message names the thing, the fact and the next step, in one line.
 """
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import ClassVar, Final
+
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors of a file system or a quota that has no room."""
 
 
 class RunnerError(Exception):
@@ -42,4 +46,10 @@ def disk_errors(action: object) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Unavailable(f"{action}: {error.strerror or error}") from error
+        raise Unavailable(f"{action}: {disk_fact(error)}") from error
+
+
+def disk_fact(error: OSError) -> str:
+    """Return the fact that an error of a file system tells, with what to do about a full one."""
+    step = "; make room there" if error.errno in FULL else ""
+    return f"{error.strerror or error}{step}"

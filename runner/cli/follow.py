@@ -93,7 +93,7 @@ class ReportedState:
     """The part of a job's history that has been reported already."""
 
     def __init__(self) -> None:
-        self.state: tuple[str, int] | None = None
+        self.state: tuple[str, int, str] | None = None
         self.attempts = 0  # whose end has been reported
         self.build_offset = 0
         self.build_open = True
@@ -106,7 +106,8 @@ class ReportedState:
     def news(self, job: JobDetail) -> list[str]:
         """Return the lines about changes since the last call."""
         lines = self.ended_attempts(job)
-        state = (job["state"], job["attempt"])
+        kept_by = formatting.without_counts(job["why"]) if job["state"] == "starting" else ""
+        state = (job["state"], job["attempt"], kept_by)
         if state != self.state and job["state"] not in {"finished", "held"}:
             lines.append(formatting.state_line(job))
         if self.state is None or state[1] != self.state[1]:

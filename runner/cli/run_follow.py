@@ -82,7 +82,9 @@ class Follower:
             for line in new_build_lines(self._client, self._job_id, self._reported):
                 self._status.show(f"{job['name']}: preparing the image: {line}")
             self._reported.build_open = job["state"] == "preparing"
-        if job["state"] in {"preparing", "queued"} and has_waited:
+        if has_waited and (
+            job["state"] in {"preparing", "queued"} or (job["state"] == "starting" and job["why"])
+        ):
             self._tell_wait(job)
         elif job["state"] == "running":
             self._status.clear()
@@ -91,7 +93,7 @@ class Follower:
         """Print what a job waits for; without a terminal only a reason that is not told yet."""
         line = formatting.state_line(job)
         if self._status.is_visible:
-            if job["state"] == "queued":  # the lines of the build tell more than "preparing"
+            if job["state"] != "preparing":  # of which the lines of the build tell more
                 self._status.show(line)
         elif (reason := formatting.without_counts(line)) != self._waits_for:
             self._waits_for = reason

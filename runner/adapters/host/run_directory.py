@@ -43,7 +43,7 @@ from runner.adapters.host.program_files import DIRECTORY, directory_at
 from runner.adapters.host.run_files import OwnRights, RunFiles
 from runner.adapters.host.set_aside import remove
 from runner.base.durable import publish
-from runner.base.errors import Refused, Unavailable, disk_errors
+from runner.base.errors import Refused, Unavailable, disk_errors, disk_fact
 from runner.core.accounting.curve_set import NewNumbers
 from runner.core.ports.checkpoints import (
     ProgramCheckpoint,
@@ -174,7 +174,7 @@ class HostRunDirectory:
                 if not place.is_dir():
                     fact = "is lost, with what the job has kept there"
                     raise Refused(f"{place}: {fact}; {WHAT_TO_DO}") from error
-            raise Unavailable(f"{error.filename or self.root}: {error.strerror}") from error
+            raise Unavailable(f"{error.filename or self.root}: {disk_fact(error)}") from error
 
     def _select_home(self, lineage: int) -> None:
         """Make the home directory of a lineage, and ``home`` a link to it.

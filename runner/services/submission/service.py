@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
+from shutil import disk_usage
 from typing import Any, Final
 
 from jobs.contract import Program
@@ -13,6 +14,7 @@ from runner.agent.host_processes import HostProcesses
 from runner.agent.package_locks import PackagesPending
 from runner.base import privileges
 from runner.base.errors import Refused
+from runner.base.readable import readable_size
 from runner.base.textfile import FileError, one_line
 from runner.base.units import format_size
 from runner.base.waiting import check_wanted
@@ -35,6 +37,9 @@ from runner.services.submission.device_requests import plan_with_devices
 from runner.services.submission.mount_links import describe_links
 from runner.services.submission.packages import KnownRevisions, none_known
 from runner.services.submission.resolve import resolve
+
+LEAST_TO_START_BYTES: Final = 256 * 1024
+"""Less than the directories and files that the start of an attempt makes."""
 
 AWAITS_ENGINE: Final = (
     "waits until the container engine answers: {}; start it, or let jobs run as plain processes with"
@@ -171,7 +176,12 @@ class SubmissionService:
 
     def warnings(self, revision: Revision) -> tuple[str, ...]:
         """Return the warnings about an accepted job for its submitter, one line each."""
-        written = (*revision.warnings, *self._script_warnings(revision), *self._notify_warnings(revision))
+        written = (
+            *revision.warnings,
+            *self._disk_warnings(),
+            *self._script_warnings(revision),
+            *self._notify_warnings(revision),
+        )
         processes, problem = self.context.host_processes, self.context.daemon.executor_problem()
         if processes:
             return (
@@ -186,6 +196,13 @@ class SubmissionService:
             *find_host_paths(revision),
             *([AWAITS_ENGINE.format(problem)] if problem else self._image_warnings(revision)),
         )
+
+    def _disk_warnings(self) -> Iterator[str]:
+        """Yield that the disk of the state directory is full, so that a job cannot start."""
+        place = self.context.state_dir
+        if (free := disk_usage(place).free) < LEAST_TO_START_BYTES:
+            fact = f"{place}: {readable_size(free)} are free on its file system, too little to start a job"
+            yield f"{fact}; it waits until somebody makes room there"
 
     def _image_warnings(self, revision: Revision) -> Iterator[str]:
         """Yield that it is not known yet which image the name of a job's image means."""

@@ -69,6 +69,21 @@ def test_an_attempt_that_the_host_could_not_launch_is_waited_for_anew(api: FakeA
     assert (result.exit_code, result.stdout) == (0, "ran\n"), result.stderr
 
 
+def test_what_keeps_a_job_from_starting_is_told_once(api: FakeApi, invoke: Invoke) -> None:
+    kept = {"state": "starting", "why": "/s/jobs/1: No space left on device; make room there"}
+    become(
+        api,
+        {"state": "starting", "why": ""},
+        kept,
+        {**kept, "why": kept["why"] + " (2 tries in 3s)"},
+        {**kept, "why": kept["why"] + " (3 tries in 6s)"},
+        ended(),
+    )
+    told = [line for line in invoke("run", "true").stderr.splitlines() if "No space left" in line]
+    assert len(told) == 1
+    assert "/s/jobs/1: No space left on device; make room there" in told[0]
+
+
 @pytest.mark.parametrize(("outcome", "code"), [("succeeded", 0), ("failed", 10), ("cancelled", 11)])
 def test_the_exit_code_is_the_outcome(api: FakeApi, invoke: Invoke, outcome: str, code: int) -> None:
     become(api, ended(outcome))

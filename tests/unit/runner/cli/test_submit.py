@@ -314,6 +314,23 @@ def test_who_follows_a_program_that_does_not_say_how_far_it_is_hears_once_where_
     ]
 
 
+def test_who_follows_hears_once_what_keeps_a_job_from_starting(
+    api: FakeApi, invoke: Invoke, job_file: Path
+) -> None:
+    begins = {"state": "starting", "why": "", "attempt": 1, "attempts": [an_attempt(1)], "progress": None}
+    kept = {**begins, "why": "/s/jobs/1: No space left on device; make room there"}
+    again = {**kept, "why": f"{kept['why']} (2 tries in 3s)"}
+
+    def become(facts: dict[str, object]) -> None:
+        api.jobs["000001"].update(facts)
+
+    api.turns["wait"].extend(partial(become, facts) for facts in (begins, kept, again, again, ended()))
+    told = invoke("submit", "--follow", str(job_file)).stdout
+    assert (
+        told.count("train: starting (attempt 1 on cpu): /s/jobs/1: No space left on device; make room") == 1
+    )
+
+
 def test_following_as_json_prints_the_job_whenever_it_changed(
     api: FakeApi, invoke: Invoke, job_file: Path
 ) -> None:

@@ -40,6 +40,8 @@ class RunPaths:
     REPORTS: ClassVar = (STATUS, METRICS, EFFECTIVE, RESULT)
     """The files that only some programs write."""
 
+    LEFT: ClassVar = "left.txt"
+
     @cached_property
     def attempt_dir(self) -> Path:
         return self.root.joinpath("attempts", str(self.attempt))
@@ -83,6 +85,11 @@ class RunPaths:
     def rank_log(self, rank: int) -> Path:
         """Return the log of one of several processes; the first one writes that of the attempt."""
         return self.attempt_dir / f"rank-{rank}.log.txt" if rank else self.log
+
+    @cached_property
+    def left(self) -> Path:
+        """The names of the processes that the program has left running, one a line; they end with it."""
+        return self._of_attempt(self.LEFT)
 
     @cached_property
     def terminals(self) -> Path:

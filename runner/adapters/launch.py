@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Final
 
+from jobs.contract import RunPaths
 from runner.base.errors import Refused
 from runner.core.ports.executor import Key, LaunchRequest
 from runner.files.field_checks import HOOK_VARIABLES
@@ -65,6 +66,8 @@ bring '' $runner_main
 while wait $runner_main; status=$?; kill -0 $runner_main; do :; done
 wait $runner_main; last=$?; [ $last -eq 127 ] || status=$last
 [ "$status$runner_stopping" != 0yes ] || status=75
+[ -n "$runner_stopping" ] || find_left 1 $$
+[ -z "${left-}" ] || keep_left "${runner_claim%/*}/@LEFT@" "$left"
 killed=
 for file in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do
   [ ! -r $file ] || while read -r event count; do
@@ -73,7 +76,9 @@ for file in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_contro
 done
 [ -z "$killed" ] || { echo "oom_kill $killed" >&3; sleep 0.4 || sleep 1; }
 exit $status
-""".replace("@SECRETS@", _SECRETS).replace("@IMAGE@", _IMAGE)
+""".replace("@SECRETS@", _SECRETS)
+    .replace("@IMAGE@", _IMAGE)
+    .replace("@LEFT@", RunPaths.LEFT)
 )
 """``ENTRY`` for a container: the shell stays as the parent of the program.
 
@@ -85,10 +90,11 @@ It brings every signal that the container's init sends it to the program (``SIGN
 has ended and the kernel has killed a process of the container for memory, it waits for a moment, in which
 the daemon reads the count of the cgroup (``runner.adapters.docker.memory_kills``) before that is removed
 with the container.  It also writes ``oom_kill COUNT`` to the container's own output, for people: a
-program can write that, too.  Its exit status is that of the program, but 75 for 0 after SIGTERM, whoever
-sent that.  A shell starts background processes with SIGINT and SIGQUIT ignored.  Where ``env`` cannot
-reset them (coreutils before 8.31, busybox), the program replaces the shell: it alone gets the signals,
-and nothing waits for the daemon to read the count.
+program can write that, too.  The names of the processes that the program has left running, which end with
+the container, it writes into a file beside the log.  Its exit status is that of the program, but 75 for 0
+after SIGTERM, whoever sent that.  A shell starts background processes with SIGINT and SIGQUIT ignored.
+Where ``env`` cannot reset them (coreutils before 8.31, busybox), the program replaces the shell: it alone
+gets the signals, and nothing waits for the daemon to read the count, or tells what is left running.
 """
 
 INSIDE: Final = f'{_IMAGE}umask "${{RUNNER_UMASK:-077}}"; cd "$1" || exit 126; shift; exec "$@"'

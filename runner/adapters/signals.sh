@@ -54,6 +54,34 @@ find_children() {
     done
 }
 
+# Set $left to the names of the processes at and below the children of process $1, each on a line, but for its child $2
+# with what is below that.  What ends by itself after the program has a moment for it.
+find_left() {
+    left=
+    find_children "$1"
+    case $children in '' | " $2") return ;; esac
+    sleep 0.2 || sleep 1
+    find_children "$1"
+    shell=$2
+    # shellcheck disable=SC2086  words
+    set -- $children
+    while [ $# -gt 0 ]; do
+        pid=$1
+        shift
+        [ "$pid" != "$shell" ] && look "$pid" 15 || continue
+        left="$left$name
+"
+        find_children "$pid"
+        # shellcheck disable=SC2086  words
+        set -- $children "$@"
+    done
+}
+
+# Write the names $2 into the file $1.
+keep_left() {
+    rm -f "$1" && printf %s "$2" >"$1"
+}
+
 is_shell() {
     case $name in sh | ash | bash | dash | ksh | zsh | busybox) return 0 ;; *) return 1 ;; esac
 }

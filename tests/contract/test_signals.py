@@ -5,6 +5,7 @@ from signal import SIGKILL, SIGTERM, SIGUSR1
 
 import pytest
 
+from jobs.contract import RunPaths
 from runner.core.ports.executor import Executor, LaunchRequest
 from tests.contract.test_executor import DOCKER, SLURM_CRUN, _place, heard, job, pipe_of
 from tests.contract.worlds import Place, begun, end, printed
@@ -236,6 +237,23 @@ def test_a_session_of_its_own_is_no_way_out(real: Place, job: str, signal: int) 
         executor.signal(request.key, signal)
         assert end(executor, request.key).exit_code == 128 + signal
         assert heard(pipe) == b""
+
+
+def test_what_a_program_leaves_running_ends_with_it_and_is_named(real: Place, job: str) -> None:
+    background = "(echo begun >&3; sleep 1000; :) &"
+    script = f"exec 3>home/pipe; {background} until [ -e home/seen ]; do sleep 0.1; done; exit 3"
+    request = real.request("sh", "-c", script, job=job)
+    executor = real.executor()
+    with pipe_of(request) as pipe:
+        executor.launch(request)
+        assert heard(pipe) == b"begun\n"
+        (request.run_dir / "home" / "seen").touch()
+        assert end(executor, request.key).exit_code == 3
+        assert heard(pipe) == b""
+    if executor.in_container or not executor.queues:  # Slurm ends what is left of plain processes itself
+        left = request.log.with_name(RunPaths.LEFT).read_text().split()
+        assert left[0] in {"sh", "bash"}
+        assert set(left[1:]) <= {"sleep"}
 
 
 def test_a_request_at_once_after_the_start_is_not_lost(real: Place, job: str) -> None:

@@ -30,6 +30,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Final
 
+from jobs.contract import RunPaths
 from runner.adapters.host.process_status import has_handler, open_process
 from runner.adapters.launch import attempt_environment, attempt_name, check_request, entry_script
 from runner.adapters.process.reach import closed_directory
@@ -124,7 +125,7 @@ class ProcessExecutor:
             if record.claimed():
                 return LaunchResult.BEGUN
             record.write_environment(_export_statements(self._environment(request)))
-            self._spawn(record, request.owner, self._command(request))
+            self._spawn(record, request)
             if not record.claimed():
                 raise Unavailable(
                     f"launch {record.path.name}: its shim could not write its record; is the disk full?"
@@ -231,12 +232,12 @@ class ProcessExecutor:
         program = entry_script(request.directory or request.run_dir, request.log, request.argv)
         return (*owner_rights(request.owner, groups=request.groups), *clean_environment(), *load, *program)
 
-    def _spawn(self, record: ProcessRecord, owner: Owner, command: tuple[str, ...]) -> None:
+    def _spawn(self, record: ProcessRecord, request: LaunchRequest) -> None:
         """Start a shim, and wait until the attempt is claimed by it or another one."""
         ready, shim_end = os.pipe2(os.O_CLOEXEC)
         try:
             try:
-                self._start_shim(record, owner, command, shim_end)
+                self._start_shim(record, request, shim_end)
             finally:
                 os.close(shim_end)
             if not _readable((ready,), self.settings.timeout_s):
@@ -245,15 +246,13 @@ class ProcessExecutor:
         finally:
             os.close(ready)
 
-    def _start_shim(
-        self, record: ProcessRecord, owner: Owner, command: tuple[str, ...], shim_end: int
-    ) -> None:
+    def _start_shim(self, record: ProcessRecord, request: LaunchRequest, shim_end: int) -> None:
         append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         python = (sys.executable, "-I", "-S", "-c", REAPER)
-        rights = " ".join(owner_rights(owner)[1:-1])
+        rights, left = " ".join(owner_rights(request.owner)[1:-1]), str(request.log.with_name(RunPaths.LEFT))
         pid = os.posix_spawn(
             sys.executable,
-            [*python, "/bin/sh", str(SHIM), str(record.path), rights, *command],
+            [*python, "/bin/sh", str(SHIM), str(record.path), rights, left, *self._command(request)],
             {"PATH": os.defpath, "LANG": "C"},  # the programs of the shim run as the daemon's user
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Runs one attempt and records it: shim.sh DIRECTORY OWNER COMMAND [ARGUMENT...]
+# Runs one attempt and records it: shim.sh DIRECTORY OWNER LEFT COMMAND [ARGUMENT...]
 #
 # executor.py starts it in a session of its own, so that it outlives the daemon, and as the reaper of all processes
-# below it.  OWNER is empty, or the options of setpriv for the rights with which COMMAND gets signals.  It writes into
-# DIRECTORY:
+# below it.  OWNER is empty, or the options of setpriv for the rights with which COMMAND gets signals.  With them it writes
+# into LEFT the names of the processes that COMMAND has left running.  It writes into DIRECTORY:
 # shim, child   boot id and /proc/PID/stat, which identify a process for ever
 # exit          the exit status of COMMAND, 128+n after signal n, 75 instead of 0 after SIGTERM; written atomically, when nothing of COMMAND is left
 # DIRECTORY/environment holds shell statements that set the variables of COMMAND, which reads them from descriptor 4.
@@ -12,7 +12,8 @@
 
 directory=$1
 owner=$2
-shift 2
+file_of_left=$3
+shift 3
 umask 077
 ulimit -c 0
 signals=$(cat "${0%/*}/../signals.sh") || exit 74
@@ -49,6 +50,7 @@ read -r stat </proc/self/stat
 set -C # never overwrite a file: of all shims of this attempt, only one continues here
 { printf '%s\n%s\n' "$boot" "$stat" >"$directory/shim"; } 2>/dev/null || exit 0
 set +C
+printf '   \n' >"$directory/exit.part" # room for the exit status, on a disk that may be full then
 
 (
     read -r stat </proc/self/stat
@@ -72,6 +74,11 @@ last=$?
 # between two looks.  Mostly it is what brought the stop, which waits for its next look; it takes a moment for each
 # generation.
 eval "$signals"
+names=
+if [ -z "$stopping" ]; then
+    find_left $$ '' 2>/dev/null
+    names=$left
+fi
 looks=0
 while
     left=
@@ -83,7 +90,8 @@ while
     find_children $$
     [ -n "$left" ] || [ "$children" != "$before" ]
 do if [ $((looks += 1)) -lt 20 ]; then sleep 0.01; else sleep 0.1; fi; done 2>/dev/null # one may be gone at a look
-until printf '%s\n' "$status" >"$directory/exit.part" && mv "$directory/exit.part" "$directory/exit"; do
+[ -z "$names" ] || as_owner keep_left "$file_of_left" "$names"
+until printf '%-3s\n' "$status" 1<>"$directory/exit.part" && mv "$directory/exit.part" "$directory/exit"; do
     [ -d "$directory" ] || exit 74 # somebody has removed it, and nobody will ask
-    sleep 1 # retried, so that a full disk does not lose the exit status
+    sleep 1 # retried, so that a file system which copies what is written again does not lose the exit status
 done

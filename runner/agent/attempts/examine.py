@@ -20,6 +20,7 @@ from runner.agent.attempts.start import explain_start
 from runner.agent.interface import ExitFindings, PinnedPolicy, ProgressProbe
 from runner.agent.ports import RunDirectory
 from runner.base.errors import Unavailable
+from runner.base.textfile import one_line
 from runner.base.threads import run_guarded
 from runner.base.units import format_size
 from runner.core.job.attempt import Attempt, AttemptEnd
@@ -41,6 +42,12 @@ from runner.core.ports.executor import Gone
 from runner.files.revision import Revision
 
 T = TypeVar("T")
+
+ROOM_FOR_WORDS_BYTES: Final = 64 * 1024
+"""A program whose disk has less free when it has failed may have had no room for a traceback."""
+
+MOST_LEFT: Final = 5
+"""Names of processes that were left running of which the message of an end tells."""
 
 MAX_MESSAGE: Final = 800
 """Characters of the message of an end."""
@@ -117,7 +124,7 @@ def _findings(  # noqa: PLR0913, PLR0917  (evidence from all of these)
 ) -> ExitFindings:
     attempt, revision = run.attempt, run.revision
     evidence = replace(
-        _evidence(gone, reports, reports_expected=not run.is_program),
+        _without_last_words(run, _evidence(gone, reports, reports_expected=not run.is_program)),
         hint_of_start=_hint_of_start(run, gone, reports),
         has_checkpoint=saved.attempt == attempt.number,
         memory_limit=format_size(revision.memory(attempt.turned)),
@@ -140,7 +147,7 @@ def _findings(  # noqa: PLR0913, PLR0917  (evidence from all of these)
     checked = validate_facts(facts, DecisionPoint.EXIT)
     effective = {name: value for name, value in checked.items() if name in settings}
     return ExitFindings(
-        _with_more(end, _missing(run, reports, end), _of_checkpoints(saved)),
+        _with_more(end, _missing(run, reports, end), _left(run), _of_checkpoints(saved)),
         pinned,
         checked,
         saved.steps,
@@ -180,6 +187,18 @@ def _missing(run: ExaminedAttempt, reports: attempt_facts.AttemptReports, end: A
     said = raised.line if raised is not None else find_complaint(reports.log_tail) if end.exit_code else ""
     explain = partial(explain_missing, said, run.revision, run.paths.work_dir, run.paths_in_code)
     return _read(run, "code", partial(explain, in_container=run.in_container), "")
+
+
+def _left(run: ExaminedAttempt) -> str:
+    """Return the processes that a program has left running, and that the end of its attempt has ended."""
+    said = _read(run, "names of processes", partial(run.directory.tail, run.paths.left, LOG_TAIL_BYTES), b"")
+    names = [one_line(name) for name in said.decode(errors="replace").split("\n") if name]
+    if not names:
+        return ""
+    kinds = list(dict.fromkeys(names))
+    more = f" and {len(kinds) - MOST_LEFT} others" if len(kinds) > MOST_LEFT else ""
+    number = f"{len(names)} processes were" if len(names) > 1 else "1 process was"
+    return f"{number} left running, and ended with the attempt: {', '.join(kinds[:MOST_LEFT])}{more}"
 
 
 def _saves_when_asked(run: ExaminedAttempt, reports: attempt_facts.AttemptReports) -> bool:
@@ -316,6 +335,17 @@ def _evidence(gone: Gone, reports: attempt_facts.AttemptReports, *, reports_expe
         engine_cause=None if gone.reason is None else ExitCause(gone.reason),
         never_started=gone.never_started and reports == attempt_facts.AttemptReports(),
     )
+
+
+def _without_last_words(run: ExaminedAttempt, evidence: Evidence) -> Evidence:
+    """Return the evidence with a full disk as the cause of a failure of which the log could not tell."""
+    if not evidence.exit_code or evidence.told or evidence.exception or evidence.result_cause:
+        return evidence
+    room = _read(run, "room", partial(run.directory.room_to_save, run.paths), None)
+    if room is None or room.free_bytes >= ROOM_FOR_WORDS_BYTES:
+        return evidence
+    hint = f"the disk of {run.directory.root} is full, so the last words of its log may be lost"
+    return replace(evidence, told=ExitCause.DISK_FULL, hint=hint)
 
 
 def _reports_rows(reports: attempt_facts.AttemptReports) -> bool:

@@ -19,14 +19,14 @@ from tests.fakes.daemon.service import until
 LOOK = "look() {\n"
 ENDS = """\
 look() {
-    if [ ! -e "$directory/ended" ]; then
+    if [ -n "${looks-}" ] && [ ! -e "$directory/ended" ]; then
         kill -s KILL "$1"
         while read -r _ _ state _ <"/proc/$1/stat" && [ "$state" != Z ]; do :; done
         read -r _ <"/proc/gone"
         : >"$directory/ended"
     fi
 """
-"""A process that is left ends after the shim has listed its children, and before it looks at this one."""
+"""A process that is left ends after the shim has listed what it is to end, and before it looks at it."""
 
 
 def _run(ends: ExitStack, root: Path, shim: str, signals: str, *argv: str) -> "subprocess.Popen[bytes]":
@@ -44,6 +44,7 @@ def _run(ends: ExitStack, root: Path, shim: str, signals: str, *argv: str) -> "s
         str(root / "process" / "shim.sh"),
         str(record),
         "",
+        str(root / "left"),
         *argv,
     ]
     process = ends.enter_context(subprocess.Popen(command, stderr=subprocess.PIPE))
@@ -68,14 +69,15 @@ def test_what_becomes_an_orphan_between_two_looks_ends_too(tmp_path: Path) -> No
         if is_left:
             os.kill(orphan, signal.SIGKILL)
         assert not is_left
-    assert (tmp_path / "record" / "exit").read_text() == "3\n"
+    assert int((tmp_path / "record" / "exit").read_text()) == 3
+    assert (tmp_path / "left").read_text() == "sh\nsleep\n"
 
 
 def test_of_two_signals_before_the_start_none_is_lost(tmp_path: Path) -> None:
     shim = SHIM.read_text().replace("main=$!\n", "kill -TERM $$; kill -WINCH $$\nmain=$!\n")
     with ExitStack() as ends:
         assert _run(ends, tmp_path, shim, SIGNALS, "sleep", "1000").wait() == 0
-    assert (tmp_path / "record" / "exit").read_text() == f"{128 + signal.SIGTERM}\n"
+    assert int((tmp_path / "record" / "exit").read_text()) == 128 + signal.SIGTERM
 
 
 def test_a_signal_to_an_attempt_that_is_claimed_and_not_begun_is_not_lost(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ ROOT: Final = Path(__file__).parent.parent
 FOLDER: Final = ROOT / ".coverage"
 SOURCES: Final = ("gpu_job_runner", "runner", "jobs", "images")
 
-PAUSE: Final = 2.0
+PAUSE: Final = 20.0
 """Seconds between two rounds in which what has been seen is no longer watched."""
 
 

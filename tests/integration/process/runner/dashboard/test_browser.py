@@ -136,11 +136,14 @@ def points(daemon: Service) -> Sweep:
     return made
 
 
-@pytest.fixture
-def pages(lines: Sweep, points: Sweep) -> tuple[str, ...]:
-    """Return the pages that are there without a job of one's own."""
-    compared = "/compare?job={}&job={}".format(*lines.jobs)
-    return ("/", "/jobs", "/compare", compared, lines.page, points.page, "/schedules", "/usage", "/policy")
+@pytest.fixture(scope="module")
+def pages(daemon: Service, lines: Sweep, points: Sweep) -> Iterator[tuple[str, ...]]:
+    """Return every page, one of them of a job that trains."""
+    job, compared = training(daemon, "shown"), "/compare?job={}&job={}".format(*lines.jobs)
+    ours = ("/", "/jobs", "/compare", compared, lines.page, points.page, "/schedules", "/usage", "/policy")
+    yield (*ours, f"/jobs/{job}", f"/compare?job={job}")
+    daemon.runner("cancel", job)
+    daemon.ends(job)
 
 
 @pytest.fixture(scope="module")
@@ -338,13 +341,12 @@ def test_a_sweep_is_live_and_its_jobs_are_compared(daemon: Service, watched: Wat
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pages_are_usable_without_a_mouse_and_with_a_screen_reader(
-    daemon: Service, watched: Watched, pages: tuple[str, ...], scheme: str
+    watched: Watched, pages: tuple[str, ...], scheme: str
 ) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
-    job = training(daemon, f"read-{scheme}")
     watched.page.emulate_media(color_scheme=scheme)
-    for path in (*pages, f"/jobs/{job}", f"/compare?job={job}"):
+    for path in pages:
         page = watched.open(path)
         found = Axe().run(page).response["violations"]
         serious = [
@@ -356,8 +358,6 @@ def test_pages_are_usable_without_a_mouse_and_with_a_screen_reader(
     page = watched.open("/")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
-    daemon.runner("cancel", job)
-    daemon.ends(job)
 
 
 CONTRASTS = """(selector) => {
@@ -397,16 +397,11 @@ def test_a_sweep_is_drawn_in_light_and_dark_colours(
 
 
 @pytest.mark.parametrize("width", [360, 3840])
-def test_no_page_is_wider_than_its_window(
-    daemon: Service, watched: Watched, pages: tuple[str, ...], width: int
-) -> None:
-    job = training(daemon, f"wide-{width}")
+def test_no_page_is_wider_than_its_window(watched: Watched, pages: tuple[str, ...], width: int) -> None:
     watched.page.set_viewport_size({"width": width, "height": 800})
-    for path in (*pages, f"/jobs/{job}", f"/compare?job={job}"):
+    for path in pages:
         page = watched.open(path)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path
-    daemon.runner("cancel", job)
-    daemon.ends(job)
 
 
 def test_a_picture_that_is_wider_than_a_telephone_scrolls_by_itself(lines: Sweep, watched: Watched) -> None:

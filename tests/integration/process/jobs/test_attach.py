@@ -84,15 +84,16 @@ def draws(script: str, directory: Path, **more: str) -> str:
 
 
 def test_a_model_that_is_built_before_attach_begins_with_the_same_weights(tmp_path: Path) -> None:
-    first, again = (draws(ORDERS["the libraries first"], tmp_path, RUNNER_SEED="7") for _ in range(2))
-    assert first == again == draws(ORDERS["attach first"], tmp_path, RUNNER_SEED="7")
+    first = draws(ORDERS["the libraries first"], tmp_path, RUNNER_SEED="7")
+    assert first == draws(ORDERS["attach first"], tmp_path, RUNNER_SEED="7")
     assert first != draws(ORDERS["attach first"], tmp_path, RUNNER_SEED="8")
 
 
 def test_a_script_that_is_started_by_hand_keeps_its_own_seeds(tmp_path: Path) -> None:
     alone = {"RUNNER_CHECKPOINT_DIR": "", "RUNNER_SEED": "7"}
-    first, again = (draws(ORDERS["attach first"], tmp_path, **alone).split() for _ in range(2))
-    assert first[:2] != again[:2]  # torch begins with a seed of its own that is always the same
+    without_torch = ORDERS["attach first"].replace(", torch", "").replace(", float(torch.rand(()))", "")
+    first, again = (draws(without_torch, tmp_path, **alone).split() for _ in range(2))
+    assert not {*first} & {*again}  # torch begins with a seed of its own that is always the same
 
 
 TWO_TRAININGS = """

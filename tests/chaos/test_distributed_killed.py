@@ -8,7 +8,7 @@ from signal import SIGKILL
 import pytest
 
 from jobs.contract import ExitCode
-from tests.integration.process.jobs.gangs import Fate, training, weights
+from tests.integration.process.jobs.gangs import STEPS, Fate, training, weights
 from tests.unit.jobs.conftest import JobDir, corpus, job  # noqa: F401  found by name
 
 WORLDS = (1, 2, 4)
@@ -23,7 +23,7 @@ def test_random_trials_end_with_the_weights_of_an_undisturbed_training(job: JobD
     expected = weights(job, 100)
     for trial in range(SEED, SEED + TRIALS):
         dice = random.Random(trial)  # noqa: S311  (not for cryptography)
-        world, step = dice.choice(WORLDS[1:]), dice.choice(range(2, 40))
+        world, step = dice.choice(WORLDS[1:]), dice.choice(range(2, STEPS))
         rank, after = dice.randrange(world), dice.choice(WORLDS)
         about = f"seed {trial}: rank {rank} of {world} is killed at step {step}, then {after} processes"
         sys.stdout.write(f"{about}\n")

@@ -23,7 +23,8 @@ REPOSITORY = Path(__file__).parents[4]
 LAUNCHER = REPOSITORY / "jobs" / "inside" / "gang.py"
 BRISK = REPOSITORY / "tests" / "fakes" / "daemon" / "brisk_gang.py"
 
-PLAN = {"steps": 40, "batch_size": 8, "eval_every": 20, "dropout": 0.2, "log_every": 5}
+STEPS = 24
+PLAN = {"steps": STEPS, "batch_size": 8, "eval_every": STEPS // 2, "dropout": 0.2, "log_every": 5}
 
 
 DISTURBED = """\

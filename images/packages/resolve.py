@@ -54,6 +54,8 @@ _UNBUILT: Final = re.compile(
     re.MULTILINE,
 )
 
+_INCLUDED: Final = re.compile(r"^hint: `[^`]+` \(v[^)]*\) was included because `([^`]+)`", re.MULTILINE)
+
 _UNSATISFIABLE: Final = 1
 """The exit code of ``uv`` for requirements without a solution; other failures have 2."""
 
@@ -61,10 +63,13 @@ _UNSATISFIABLE: Final = 1
 class Unresolvable(BuildFailed):
     """The requirements have no solution; the text is the reason in one line."""
 
-    def __init__(self, reason: str, details: str, *, unbuilt: tuple[str, str] | None = None) -> None:
+    def __init__(
+        self, reason: str, details: str, *, unbuilt: tuple[str, str] | None = None, needed: str = ""
+    ) -> None:
         super().__init__(reason)
         self.details = details
         self.unbuilt = unbuilt  # name and version of a package that has to be built
+        self.needed = needed  # words for the requirement that needs that
 
 
 class IndexUnavailable(BuildFailed):
@@ -353,7 +358,9 @@ def _wheel(package: FoundPackage) -> Wheel:
 def _failure(exit_code: int, output: str, facts: PythonFacts) -> BuildFailed:
     """Return the error that the output of a failed resolution means."""
     if (unbuilt := _UNBUILT.search(output)) is not None:
-        return _has_no_wheel(unbuilt[1], unbuilt[2], output.strip())
+        above = _INCLUDED.search(output)
+        needed = "" if above is None else f", which {above[1]} needs"
+        return _has_no_wheel(unbuilt[1], unbuilt[2], output.strip(), needed)
     reason = _reason(output, facts)
     if exit_code == _UNSATISFIABLE and "No solution found" in output:
         return Unresolvable(reason, output.strip())
@@ -362,8 +369,9 @@ def _failure(exit_code: int, output: str, facts: PythonFacts) -> BuildFailed:
     return Unresolvable(reason, output.strip())
 
 
-def _has_no_wheel(name: str, version: str, details: str) -> Unresolvable:
-    return Unresolvable(f"{name} {version} has no wheel that fits", details, unbuilt=(name, version))
+def _has_no_wheel(name: str, version: str, details: str, needed: str = "") -> Unresolvable:
+    fact = f"{name} {version}{needed and f'{needed},'} has no wheel that fits"
+    return Unresolvable(fact, details, unbuilt=(name, version), needed=needed)
 
 
 def _normal(name: str) -> str:

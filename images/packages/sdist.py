@@ -23,6 +23,7 @@ from urllib.request import Request, url2pathname, urlopen
 from images.cancellation import CancellationToken
 from images.errors import BuildFailed
 from images.log import BuildLog
+from images.packages.build_output import find_cause
 from images.packages.lock import Lock
 from images.packages.resolve import IndexUnavailable, Resolver, Unresolvable
 from images.packages.scratch import lend, lent_directory, parse_names
@@ -42,6 +43,9 @@ MAX_REQUIRES_BYTES: Final = 256 * 1024
 
 NOBODY: Final = 65532
 """Who builds for a root that builds for itself."""
+
+KILLED: Final = 137
+"""The exit code of a container whose program was killed, as for its memory."""
 
 _WHEEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,250}\.whl")
 _PACKAGES: Final = "/run/build/packages"
@@ -127,7 +131,7 @@ class SourceBuilder:
                 name, version = error.unbuilt
                 source = self.resolver.find_source(error.unbuilt, wanted, self.facts, self.account, log.token)
                 log.line(f"packages: {name} {version} has no wheel, and is built")
-                built[error.unbuilt] = self._built(source, log)
+                built[error.unbuilt] = self._built(replace(source, needed=error.needed), log)
             else:
                 uid = os.getuid() if self.account is None else self.account.uid
                 return replace(lock, owner=uid) if lock.built else lock
@@ -157,7 +161,7 @@ class SourceBuilder:
             answer.seek(0)
             name = answer.readline(1000).decode(errors="replace").removesuffix("\n")
             if _WHEEL.fullmatch(name) is None:
-                raise Unresolvable(f"{source.package}: its build makes no wheel", "")
+                raise Unresolvable(f"{source.named}: its build makes no wheel", "")
             with (result / name).open("xb") as wheel:
                 shutil.copyfileobj(answer, wheel)
                 lend(wheel.fileno(), self.unpacker.account)
@@ -174,7 +178,7 @@ class SourceBuilder:
             self._run(mode, source, archive, needs, answer, MAX_REQUIRES_BYTES, log)
             answer.seek(0)
             try:
-                return parse_names(answer.read(), f"{source.name}: its build", MAX_REQUIRES)
+                return parse_names(answer.read(), f"{source.named}: its build", MAX_REQUIRES)
             except BuildFailed as error:
                 raise Unresolvable(str(error), "") from error
 
@@ -191,7 +195,7 @@ class SourceBuilder:
         """Run the front end in a container, with the packages that it needs.
 
         Raises:
-            Unresolvable: it fails; the reason is the last line of its output.
+            Unresolvable: it fails, or needs packages that cannot be had.
         """
         owner = self.account or Account(os.getuid() or NOBODY, os.getgid() or NOBODY)
         step = Step(
@@ -204,18 +208,30 @@ class SourceBuilder:
             result=answer,
             most_bytes=most_bytes,
         )
-        end = self._step(step, needs, log)
-        lines = [line for line in end.output.splitlines() if line.strip()]
-        log.lines(lines)
+        try:
+            end = self._step(step, needs, source, log)
+        except BuildFailed as error:
+            if type(error) is not BuildFailed:
+                raise
+            raise Unresolvable(f"{source.named}: its build fails: {error}", "") from error
+        log.lines(f"  {line}" for line in end.output.splitlines() if line.strip())
         if end.exit_code != 0:
-            why = lines[-1].strip() if lines else f"it ends with {end.exit_code}"
-            raise Unresolvable(f"{source.name}: its build fails: {why}", end.output)
+            why = find_cause(end.output) or f"it ends with {end.exit_code}"
+            why = "it is killed, so it may need more memory" if end.exit_code == KILLED else why
+            step_further = "its whole output: --verbose" if end.output.strip() else "it says nothing"
+            raise Unresolvable(f"{source.named}: its build fails: {why}; {step_further}", end.output)
 
-    def _step(self, step: Step, needs: tuple[str, ...], log: BuildLog) -> StepEnd:
+    def _step(self, step: Step, needs: tuple[str, ...], source: Source, log: BuildLog) -> StepEnd:
         if not needs:
             return self.engine().step(step, log.token)
         bare = replace(self.facts, installed=())
-        lock = self.resolver.resolve(Requirements(needs), bare, self.account, log.token)
+        try:
+            lock = self.resolver.resolve(Requirements(needs), bare, self.account, log.token)
+        except Unresolvable as error:
+            fact = str(error).replace("you require", "it requires")
+            raise Unresolvable(
+                f"{source.named}: its build needs what cannot be had: {fact}", error.details
+            ) from error
         with self.unpacker.unpacked(lock, bare, log) as root:
             packages = root / "lib" / f"python{bare.python}" / "site-packages"
             return self.engine().step(replace(step, files={**step.files, _PACKAGES: packages}), log.token)
@@ -229,7 +245,7 @@ def download(source: Source, target: Path, indexes: Indexes, token: Cancellation
         Unresolvable: it is too large, has another hash, or is not a file of an index.
     """
     if urlsplit(source.url).scheme not in {"http", "https"} and not _is_offered(source.url, indexes):
-        raise Unresolvable(f"{source.name}: is at no address of an index", "")
+        raise Unresolvable(f"{source.named}: is at no address of an index", "")
     trust = ssl.create_default_context(cafile=indexes.ca_file)
     hashing, size = hashlib.sha256(), 0
     request = Request(source.url, headers=_credentials(source.url, indexes.netrc))  # noqa: S310  (of an index)
@@ -239,13 +255,13 @@ def download(source: Source, target: Path, indexes: Indexes, token: Cancellation
                 token.check()
                 size += len(block)
                 if size > MAX_SOURCE_BYTES:
-                    raise Unresolvable(f"{source.name}: is larger than {MAX_SOURCE_BYTES // 1024**2} MiB", "")
+                    raise Unresolvable(f"{source.named}: is larger than {MAX_SOURCE_BYTES // 1024**2} MiB", "")
                 hashing.update(block)
                 file.write(block)
     except (URLError, OSError) as error:
         raise IndexUnavailable(f"{source.url}: {error}") from error
     if hashing.hexdigest() != source.sha256:
-        raise Unresolvable(f"{source.name}: has another sha256 than the index says", "")
+        raise Unresolvable(f"{source.named}: has another sha256 than the index says", "")
     target.chmod(0o644)
 
 

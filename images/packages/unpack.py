@@ -94,7 +94,7 @@ class Downloads:
 
     def line(self, text: str) -> None:
         """Take one line of ``uv``."""
-        self._log.line(text)
+        self._log.line(f"  {text}")
         word, _, name = text.strip().partition(" ")
         if word == "Downloaded":  # it says so of the large ones
             self._there += self._sizes.pop(re.sub(r"[-_.]+", "-", name).lower(), 0)

@@ -71,6 +71,13 @@ class Source:
     url: str
     sha256: str
     size: int | None = None
+    needed: str = ""
+    """Words for the requirement that needs the package, if none names it."""
+
+    @property
+    def named(self) -> str:
+        """The words with which a message about it begins, so that it is told at its requirement."""
+        return f"{self.package} {self.version}{self.needed}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,4 +55,5 @@ def pending_json(pending: PendingLock) -> dict[str, Any]:
         lines = pending.log.read_text(errors="replace").splitlines()
     except FileNotFoundError:
         lines = []
-    return {"text": lines[-1] if lines else "resolving packages"}
+    own = (line for line in reversed(lines) if line and not line[0].isspace())  # others are of its tools
+    return {"text": next(own, "resolving packages")}

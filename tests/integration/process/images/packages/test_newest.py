@@ -85,6 +85,10 @@ def make_source(
 class BuildingEngine(FakeEngine):
     """Makes the wheel of a source distribution, as a container would."""
 
+    ends: int = 0
+    says: str = ""
+    """How a build ends, and what it says."""
+
     def step(self, step: Step, token: CancellationToken | None = None) -> StepEnd:
         if len(step.argv) < 5 or step.argv[4] not in {"declared", "requires", "build"}:
             return super().step(step, token)
@@ -92,6 +96,8 @@ class BuildingEngine(FakeEngine):
         if step.argv[4] != "build":
             step.result.write(b"")
             return StepEnd(0, "")
+        if self.ends:
+            return StepEnd(self.ends, self.says)
         with tarfile.open(step.files["/run/build/source"]) as tar:
             [top] = {member.name.partition("/")[0] for member in tar}
             told = tar.extractfile(f"{top}/ABOUT")
@@ -203,3 +209,48 @@ def test_the_versions_are_those_of_uv(
     assert not trap.exists()  # nothing of a package was executed here
     assert mine == of_uv(url, lines, tmp_path, trap)
     assert mine == found
+
+
+VERBOSE = "; its whole output: --verbose"
+
+
+@dataclass(frozen=True)
+class Failing:
+    """Build that fails."""
+
+    wanted: str
+    told: str
+    says: str = ""
+    ends: int = 1
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [
+        Failing(
+            "grammar==4.9",
+            f"grammar 4.9: its build fails: x.c:1:1: fatal error: x.h: No such file{VERBOSE}",
+            "gcc -c x.c\nx.c:1:1: fatal error: x.h: No such file\n",
+        ),
+        Failing(
+            "config==1.3",
+            f"grammar 4.9, which config needs: its build fails: ValueError: 3{VERBOSE}",
+            "ValueError: 3\n",
+        ),
+        Failing(
+            "mixed==2.0",
+            "mixed 2.0: its build fails: it is killed, so it may need more memory; it says nothing",
+            ends=137,
+        ),
+    ],
+)
+def test_a_build_that_fails_is_told_with_its_package_its_cause_and_what_needs_it(
+    index: tuple[str, Path], tmp_path: Path, failing: Failing
+) -> None:
+    engine = BuildingEngine(facts=json.loads(json.dumps(FACTS)), ends=failing.ends, says=failing.says)
+    image = engine.add("runner-cpu:h-1").id
+    settings = PackageSettings(tmp_path / "runner", Indexes(index[0]), limits=Limits(60))
+    with BuildLog(tmp_path / "log") as log, pytest.raises(Unresolvable) as failed:
+        PackageStore(settings, lambda: engine).resolve(Requirements((failing.wanted,)), image, None, log)
+    assert str(failed.value) == failing.told
+    assert failed.value.details == failing.says

@@ -14,7 +14,7 @@ from runner.agent.package_locks import PackagesPending, PendingLock
 from runner.base import privileges
 from runner.base.errors import Unavailable
 from runner.files.revision import parse_revision
-from runner.server.api.packages import with_packages
+from runner.server.api.packages import pending_json, with_packages
 from runner.server.packages import needed_images
 from tests.fakes.engine.packages import lock_text
 from tests.unit.runner.server.api.test_jobs import Site
@@ -42,6 +42,25 @@ def refusal(site: Site, image: str) -> list[str]:
     assert answer.status_code == 422, answer.text
     lines: list[str] = answer.json()["error"]["lines"]
     return lines
+
+
+def test_a_build_that_fails_is_told_at_the_line_that_asks_for_it_or_for_what_needs_it(site: Site) -> None:
+    (site.directory / "requirements.txt").write_text("six\nfoo==1.0\nouter>=2\n")
+    site.packages.missing = {"foo==1.0": "foo 1.0: its build fails: error: no gcc"}
+    assert refusal(site, "{requirements: requirements.txt}") == [
+        "requirements.txt:2: foo==1.0: foo 1.0: its build fails: error: no gcc"
+    ]
+    site.packages.missing = {"outer>=2": "inner 1.0, which outer needs: its build fails: error: no gcc"}
+    (site.directory / "requirements.txt").write_text("six\n\nouter>=2\n")
+    [line] = refusal(site, "{requirements: requirements.txt}")
+    assert line.startswith("requirements.txt:3: outer>=2: inner 1.0, which outer needs: ")
+
+
+def test_the_words_of_tools_are_no_progress(tmp_path: Path) -> None:
+    pending = PendingLock("1", tmp_path / "log")
+    assert pending_json(pending) == {"text": "resolving packages"}
+    pending.log.write_text("packages: x is built\n   + wheel==1\n  copying x\n")
+    assert pending_json(pending) == {"text": "packages: x is built"}
 
 
 def test_a_job_keeps_the_lock_of_its_requirements_and_runs_with_them(site: Site) -> None:

@@ -24,6 +24,7 @@ from images.packages.lock import Lock, Package, Wheel
 from images.packages.program import answering_python, find_uv, index_arguments, run, uv_environment
 from images.packages.scratch import Scratch, own_directory, scratch
 from images.packages.values import (
+    COMPANIONS,
     COMPILED,
     FAMILY,
     Account,
@@ -155,13 +156,26 @@ class _Question:
     def resolve(self, wanted: Requirements) -> Lock:
         indexes, facts = self.resolver.indexes, self.facts
         options = ["--no-config", "--no-build-isolation"]
-        found = self.compile(wanted, options)
+        found, wanted = self._compile_family(wanted, options)
         while more := _unasked_family(found, wanted, facts) if torch_index(indexes, wanted, facts) else ():
             wanted = replace(wanted, lines=(*wanted.lines, *more))  # which takes them from that index, too
-            found = self.compile(wanted, options)
+            found, wanted = self._compile_family(wanted, options)
         if torch_index(indexes, wanted, facts) is None:
             _check_builds(found, wanted, facts)
         return _read_lock(found, wanted, facts, self.built)
+
+    def _compile_family(
+        self, wanted: Requirements, options: list[str]
+    ) -> tuple[tuple[FoundPackage, ...], Requirements]:
+        """Return what the resolver finds, and the requirements with what the index of torch does not have."""
+        try:
+            return self.compile(wanted, options), wanted
+        except Unresolvable as error:
+            said = f"{error} "
+            absent = frozenset(name for name in COMPANIONS if f"{name} was not found in the p" in said)
+            if not absent - wanted.elsewhere:
+                raise
+        return self._compile_family(replace(wanted, elsewhere=wanted.elsewhere | absent), options)
 
     def compile(
         self, wanted: Requirements, options: list[str], declared: str | None = None
@@ -226,9 +240,10 @@ def _build_of(facts: PythonFacts) -> str:
 
 def _family(wanted: Requirements, facts: PythonFacts) -> frozenset[str]:
     """Return the packages of torch's family that do not come from the image."""
+    every = frozenset((*FAMILY, *COMPANIONS)) - wanted.elsewhere
     if wanted.own_family:
-        return frozenset(FAMILY)
-    return frozenset(FAMILY) - facts.versions.keys() if "torch" in facts.versions else frozenset()
+        return every
+    return every - facts.versions.keys() if "torch" in facts.versions else frozenset()
 
 
 def _project(wanted: Requirements, index: str, family: Iterable[str]) -> str:

@@ -13,6 +13,11 @@ COMPILED: Final = ("torchvision", "torchaudio", "torchcodec", "torchtext")
 FAMILY: Final = ("torch", *COMPILED, "triton", "pytorch-triton", "pytorch-triton-rocm")
 """The packages that are built for one accelerator, and therefore come from the base, or from its index."""
 
+COMPANIONS: Final = ("xformers", "torchao", "fbgemm-gpu", "torchrec", "torch-tensorrt")
+"""The packages of which the index of torch may have builds for the accelerator, and is asked first.
+
+No metadata tells them: they are the names that ``uv --torch-backend`` knows."""
+
 MAX_ID: Final = 2**32 - 2
 """The largest uid or gid."""
 
@@ -56,6 +61,8 @@ class Requirements:
     constraints: tuple[str, ...] = ()
     own_family: frozenset[str] = frozenset()
     """Packages of ``FAMILY`` in another version than that of the base."""
+    elsewhere: frozenset[str] = frozenset()
+    """Packages of ``COMPANIONS`` that the index of torch does not have."""
     accelerator: Accelerator = "cpu"
     system: tuple[str, ...] = ()
     """Debian packages, possibly with their versions."""

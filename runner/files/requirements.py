@@ -55,7 +55,10 @@ TRUE, FALSE = "python_version >= '3'", "python_version < '3'"
 
 
 TORCH_FAMILY: Final = frozenset(
-    {"torch", "torchvision", "torchaudio", "torchcodec", "torchtext", "triton", "pytorch-triton"}
+    (
+        *("torch", "torchvision", "torchaudio", "torchcodec", "torchtext", "triton", "pytorch-triton"),
+        *("xformers", "torchao", "fbgemm-gpu", "torchrec", "torch-tensorrt"),
+    )
 )
 
 

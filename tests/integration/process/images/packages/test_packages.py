@@ -3,6 +3,8 @@
 import hashlib
 import io
 import json
+import os
+import subprocess
 import sys
 import tarfile
 from base64 import b64encode
@@ -22,9 +24,10 @@ from images.errors import BuildCancelled, BuildFailed
 from images.log import BuildLog
 from images.packages.family import own_family
 from images.packages.lock import Lock
+from images.packages.program import find_uv
 from images.packages.resolve import IndexUnavailable, Unresolvable
 from images.packages.store import PackageSettings, PackageStore
-from images.packages.values import Indexes, Limits, PythonFacts, Requirements
+from images.packages.values import COMPANIONS, FAMILY, Indexes, Limits, PythonFacts, Requirements
 from tests.fakes.engine.image_engine import FakeEngine
 from tests.fakes.engine.wheel_folder import make_wheel
 
@@ -319,6 +322,49 @@ def test_what_is_compiled_against_torch_is_of_the_build_of_the_images_torch(
             "torchvision": f"0.20.0+{build}",
         }
         assert old.isolated
+
+
+def test_what_the_index_of_torch_may_have_comes_from_there_or_else_from_that_of_all_packages(
+    site: Site, tmp_path: Path
+) -> None:
+    site.engine.facts = {**FACTS, "installed": {"torch": ["2.13.0+cu126", []]}}
+    image = site.engine.add("of-cu126:1").id
+    everything, family = tmp_path / "everything", tmp_path / "family"
+    make_wheel(everything, "diffusing", "1.0", requires=("xformers", "torchao", "bits"))
+    for name in ("xformers", "torchao", "bits"):
+        make_wheel(everything, name, "0.35", requires=("torch>=2.10",))
+    make_wheel(family, "xformers", "0.34+cu126", requires=("torch==2.13.0",))
+    make_wheel(family, "bits", "0.1", requires=("torch>=2.10",))
+    with index_of(everything) as url, index_of(family) as torch_url:
+        indexes = Indexes(index_url=url, torch={"cuda": torch_url})
+        settings = PackageSettings(tmp_path / "store", indexes, limits=Limits(60))
+        store = PackageStore(settings, lambda: site.engine)
+        for lines in (("xformers", "torchao", "bits"), ("diffusing",)):
+            wanted = Requirements(lines, accelerator="cuda")
+            lock = store.resolve(wanted, image, None, site.log)
+            found = {each.name: each.version for each in lock.packages if each.name != "diffusing"}
+            assert found == {"xformers": "0.34+cu126", "torchao": "0.35", "bits": "0.35"}
+            assert lock.base == {"torch": "2.13.0+cu126"}
+
+
+def test_the_packages_of_torchs_index_are_those_that_uv_knows(tmp_path: Path) -> None:
+    """It asks that index for them, which does not answer here."""
+    (tmp_path / "nothing").mkdir()
+    dead = {"ALL_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1", "UV_HTTP_RETRIES": "0"}
+    asked = set()
+    with index_of(tmp_path / "nothing") as url:
+        options = ["--no-config", "--torch-backend=cu126", f"--default-index={url}", "--no-cache", "-"]
+        for name in (*FAMILY, *COMPANIONS, "torchdata", "bitsandbytes", "torchmetrics", "flash-attn"):
+            told = subprocess.run(
+                [find_uv(), "pip", "compile", *options],
+                env={"PATH": os.defpath, **dead},
+                input=name,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            asked |= {name} if "/whl/cu126/" in told.stderr else set()
+    assert asked == {*FAMILY, *COMPANIONS}
 
 
 def test_the_environment_of_the_daemon_does_not_reach_the_resolver(

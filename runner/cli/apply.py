@@ -70,7 +70,11 @@ def _check_canary(_: click.Context, __: click.Parameter, value: str | None) -> s
     is_flag=True,
     help="Stop nothing for the change; store it for the next start of the job.",
 )
-@click.option("--file-only", is_flag=True, help="Keep the code that the job has.")
+@click.option(
+    "--file-only",
+    is_flag=True,
+    help="Keep the code that the job has, and the meaning of paths in its file.",
+)
 @click.option(
     "--expect", type=click.FloatRange(1, 1000, min_open=True), metavar="X",
     help="Expected speed-up; the change is taken back if it brings less than half of it.",

@@ -32,6 +32,7 @@ from runner.services.rollout.progress import saves_when_asked
 from runner.services.rollout.trial import Trial
 from runner.services.submission import dependencies as predecessors
 from runner.services.submission.code_changes import has_same_code
+from runner.services.submission.packages import KnownRevisions
 
 NOT_CHECKED: Final = (
     "--expect is not checked: that takes an attempt that is stopped now, and has shown its rate"
@@ -229,7 +230,7 @@ class RolloutService:
     def _load_revisions(self, caller: Caller, request: RolloutRequest) -> tuple[JobRow, Revision, Revision]:
         """Return the job, its present revision, and the revision of the request."""
         known = partial(self._known, caller, request.reference)
-        after = self.service.submission.resolve(caller, request.submission, known)
+        after = self._resolve(caller, request, known)
         if after.job.schedule is not None:
             fact = "belongs to no change of one job; leave it out here, or make it with runner submit"
             raise FileError(after.job.origin.path, [after.job.origin.problem(("schedule",), fact)])
@@ -245,6 +246,16 @@ class RolloutService:
         if request.reference is not None:  # the job keeps its name, whatever the file is called
             after = after.model_copy(update={"job": after.job.model_copy(update={"name": before.job.name})})
         return row, before, after
+
+    def _resolve(self, caller: Caller, request: RolloutRequest, known: KnownRevisions) -> Revision:
+        """Return the revision of a request; the paths of a file alone mean what they meant to its job."""
+        submission, resolve = request.submission, self.service.submission.resolve
+        if not submission.file_only:
+            return resolve(caller, submission, known)
+        name = "" if request.reference is not None else resolve(caller, submission, known).job.name
+        shown, before = submission.shown or submission.path, known(name)
+        place = submission.path if before is None else before.path
+        return resolve(caller, replace(submission, path=place, shown=shown), known)
 
     def _known(self, caller: Caller, reference: str | None, name: str) -> Revision | None:
         """Return the present revision of the job that is changed."""

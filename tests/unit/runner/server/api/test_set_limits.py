@@ -1,5 +1,6 @@
 """``runner set`` over a real daemon and store: what waits and what runs."""
 
+import base64
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -142,3 +143,25 @@ def test_the_file_alone_is_applied_and_the_code_stays(site: Place) -> None:
     assert [each["field"] for each in site.apply(text, file_only=True, job="1")["changes"]] == ["labels.a"]
     after = parse_revision(site.service.queries.find("1").revision)
     assert (after.job.labels, after.code) == ({"a": "b"}, before.code)
+
+
+@pytest.mark.parametrize("job", ["1", None])
+def test_the_paths_of_the_file_alone_mean_what_they_meant_wherever_it_lies(
+    site: Place, tmp_path_factory: pytest.TempPathFactory, job: str | None
+) -> None:
+    waits = "queue: {not_before: 2099-01-01T00:00:00Z}\nmounts: [{source: code, target: /data/in}]\n"
+    site.submit(JOB + waits)
+    site.until("queued")
+    before = parse_revision(site.service.queries.find("1").revision)
+    other = tmp_path_factory.mktemp("elsewhere")
+    if job is None:  # the job is found by the name in the file, which is read first
+        (other / "code").mkdir()
+    path = str(other / "job.yaml")
+    text = JOB + waits + "labels: {a: b}\n"
+    text_b64 = base64.b64encode(text.encode()).decode()
+    body = {"path": path, "text_b64": text_b64, "file_only": True, "job": job}
+    answer = site.ask("POST", "/apply", body).json()
+    assert [each["field"] for each in answer["changes"]] == ["labels.a"]
+    after = parse_revision(site.service.queries.find("1").revision)
+    assert (after.path, after.code) == (before.path, before.code)
+    assert [*after.resolved_mounts()] == [*before.resolved_mounts()]

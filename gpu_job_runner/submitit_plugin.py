@@ -150,6 +150,7 @@ def job_fields(
         "workload": workload,
         "resources": resources,
         "environment": {"SUBMITIT_EXECUTOR": "runner"},
+        "checkpoint": {"keep_files": True},  # a function saves by itself, into the folder or beside its code
     }
     if in_container:
         made["image"] = {"requirements": ["submitit"]}

@@ -25,7 +25,8 @@ def time_text(account: AccountResponse | None) -> str:
     time = account["time"]
     parts = {"waiting": time["waiting_s"], "starting": time["starting_s"], "saving": time["saving_s"]}
     rest = ", ".join(
-        f"{name} {readable_duration(spent)}" for name, spent in {**parts, "lost": time["lost_s"]}.items()
+        f"{name} {'unknown' if spent is None else readable_duration(spent)}"
+        for name, spent in {**parts, "lost": time["lost_s"]}.items()
     )
     return f"{100 * (time['goodput'] or 0.0):.0f} % work of {readable_duration(time['total_s'])}; {rest}"
 

@@ -116,7 +116,7 @@ class TimeResponse(TypedDict):
     waiting_s: float
     starting_s: float
     saving_s: float
-    lost_s: float
+    lost_s: float | None
     total_s: float
     goodput: float | None
 

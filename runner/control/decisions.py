@@ -29,6 +29,7 @@ from runner.core.policy.causes import ExitCause
 from runner.core.policy.decision import Action, Guard, PolicyDecision, Situation
 from runner.core.policy.evaluate import decide, mark_overruled
 from runner.core.policy.facts import DecisionPoint, Facts, FactValue
+from runner.core.policy.guards import may_have_saved
 from runner.core.policy.history import History, fingerprint
 from runner.core.policy.model import Source, Verb
 from runner.core.ports.executor import Gone
@@ -251,6 +252,7 @@ def _failed_to_save(state: Stopping, facts: Facts) -> str:
         return "; its disk was full when it was to save, so it goes on from before that"
     step = facts.get("checkpoint.step")
     begin = "the beginning" if step is None else f"step {step}"
+    begin = "the files that it has left" if may_have_saved(facts) else begin
     return f"; it failed when it was to save ({cause}), which is not charged, and goes on from {begin}"
 
 

@@ -376,6 +376,12 @@ class Revision(ClosedModel):
         return plan.code if isinstance(plan, Program) else None
 
     @property
+    def keeps_files(self) -> bool:
+        """Whether a further attempt goes on in files that hold nobody knows how much of the work."""
+        checkpoint = self.job.checkpoint
+        return self.program_code is not None and checkpoint.keep_files and checkpoint.files is None
+
+    @property
     def dockerfile(self) -> str | None:
         """The path of the job's Dockerfile below its code; None: its image is made without one."""
         code = self.code_directory()

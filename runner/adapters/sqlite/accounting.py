@@ -135,7 +135,7 @@ class SqliteAccounting:
         lost_s = _lost_s(row, _seconds(row["launched_at"]), ended_s)
         return Switch(
             told_s=told_s,
-            cost_s=max(ended_s - told_s, lost_s) + start_s,
+            cost_s=max(ended_s - told_s, lost_s or 0.0) + start_s,
             spared_s=told["spared_s"] or 0.0 if told["other_ran"] else None,
             job=f"{told['other_id']} {told['other_name']}",
             user=told["other_owner"],
@@ -195,15 +195,17 @@ def _worked_from_s(row: sqlite3.Row) -> float | None:
     return worked_s if ended_s is None else min(worked_s, ended_s)
 
 
-def _lost_s(row: sqlite3.Row, ran_s: float | None, ended_s: float | None) -> float:
+def _lost_s(row: sqlite3.Row, ran_s: float | None, ended_s: float | None) -> float | None:
     """Return the seconds at the end of an attempt that were lost, because no checkpoint keeps them.
 
-    Nothing counts as lost where no decision records what was saved.
+    Nothing counts as lost where no decision records what was saved.  None: the decision did not know.
     """
     if ran_s is None or ended_s is None or row["cause"] == COMPLETED or row["left"] is None:
         return 0.0
     advanced, age_s, _ = json.loads(row["left"])
     ran = ended_s - ran_s
+    if advanced is None:
+        return None
     return min(age_s or 0.0, ran) if advanced else ran
 
 

@@ -140,7 +140,7 @@ def _findings(  # noqa: PLR0913, PLR0917  (evidence from all of these)
     facts: dict[str, FactValue] = {
         **attempt_facts.of_end(gone, end, evidence, reports),
         **_progress(run, reports),
-        **attempt_facts.of_checkpoints(saved, attempt, now),
+        **attempt_facts.of_checkpoints(saved, attempt, now, keeps_files=revision.keeps_files),
         **settings,
         "turnable": not run.is_program or _reports_rows(reports) or _has_overrides(attempt),
     }
@@ -246,7 +246,10 @@ def probe_progress(run: ExaminedAttempt, now: datetime) -> ProgressProbe:
     facts = {
         **_progress(run, reports),
         **attempt_facts.of_checkpoints(
-            read_saved_of(directory, paths, run.revision, Verification.SIZES), run.attempt, now
+            read_saved_of(directory, paths, run.revision, Verification.SIZES),
+            run.attempt,
+            now,
+            keeps_files=run.revision.keeps_files,
         ),
         **settings,
     }

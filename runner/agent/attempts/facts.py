@@ -149,10 +149,13 @@ def progress_report(status: Status | None) -> ProgressReport | None:
     )
 
 
-def of_checkpoints(saved: SavedCheckpoints, attempt: Attempt, now: datetime) -> dict[str, FactValue]:
+def of_checkpoints(
+    saved: SavedCheckpoints, attempt: Attempt, now: datetime, *, keeps_files: bool = False
+) -> dict[str, FactValue]:
     """Return the facts about the verified checkpoints of a lineage.
 
     A checkpoint that could not be verified may be valid or not: every fact that depends on it is left out.
+    So is the progress of a program that keeps its files, as they may hold all of it.
     """
     there = bool(saved.steps or saved.rejected or saved.unverified)
     by_step = (saved.newest or 0) > (attempt.began or 0)
@@ -163,7 +166,7 @@ def of_checkpoints(saved: SavedCheckpoints, attempt: Attempt, now: datetime) -> 
         "checkpoint.valid": (bool(saved.steps), bool(saved.steps) or sure),
         "checkpoint.count": (len(saved.steps), sure),
         "checkpoint.rejected": (len(saved.rejected), sure),
-        "progress.advanced": (advanced, advanced or sure),
+        "progress.advanced": (advanced, advanced or (sure and (there or not keeps_files))),
     }
     facts = {name: value for name, (value, is_known) in known.items() if is_known}
     if saved.newest is not None and saved.are_steps:

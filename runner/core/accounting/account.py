@@ -28,12 +28,13 @@ class WallTime:
     waiting_s: float
     starting_s: float
     saving_s: float
-    lost_s: float
+    lost_s: float | None
+    """None: the program keeps files, and nobody knows how much of its work."""
 
     @property
     def total_s(self) -> float:
         """All of them."""
-        return self.work_s + self.waiting_s + self.starting_s + self.saving_s + self.lost_s
+        return self.work_s + self.waiting_s + self.starting_s + self.saving_s + (self.lost_s or 0.0)
 
     @property
     def goodput(self) -> float | None:
@@ -55,14 +56,14 @@ def wall_time(
         begin_s = max(begin_s, until_s if span.ended_s is None else span.ended_s)
         begun_s = own_s if span.started_s is None else min(max(span.started_s - span.placed_s, 0.0), own_s)
         held_s, starting_s = held_s + own_s, starting_s + begun_s
-        lost_s += min(span.lost_s, own_s - begun_s)
+        lost_s += min(span.lost_s or 0.0, own_s - begun_s)
     saving_s = min(saving_s, held_s - starting_s - lost_s)
     return WallTime(
         work_s=held_s - starting_s - lost_s - saving_s,
         waiting_s=max(until_s - submitted_s - held_s, 0.0),
         starting_s=starting_s,
         saving_s=saving_s,
-        lost_s=lost_s,
+        lost_s=None if any(span.lost_s is None for span in spans) else lost_s,
     )
 
 

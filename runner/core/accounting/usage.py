@@ -54,7 +54,8 @@ class UsageSpan:
     """The allocation of one attempt.
 
     ``started_s``: when its program began to run; None: never.  ``lost_s``: the time at its end whose work is
-    lost.  ``util``: mean utilization of its devices as a share; None: unknown.  ``switch``: a preemption.
+    lost; None: unknown.  ``util``: mean utilization of its devices as a share; None: unknown.  ``switch``: a
+    preemption.
     """
 
     job: str
@@ -65,7 +66,7 @@ class UsageSpan:
     placed_s: float
     ended_s: float | None = None  # None: it holds them now
     started_s: float | None = None
-    lost_s: float = 0.0
+    lost_s: float | None = 0.0
     util: float | None = None
     switch: Switch | None = None
 
@@ -77,7 +78,7 @@ class UsageSpan:
         """Return the useful part of that time."""
         if self.started_s is None:
             return 0.0
-        return _overlap(self.started_s, self._end(until_s) - self.lost_s, since_s, until_s)
+        return _overlap(self.started_s, self._end(until_s) - (self.lost_s or 0.0), since_s, until_s)
 
     def sum(self, since_s: float, until_s: float) -> "UsageSum | None":
         """Return the use between two times; None if nothing was allocated then."""

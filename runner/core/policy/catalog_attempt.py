@@ -246,7 +246,8 @@ PROGRESS_FACTS: Final = (
         "progress.advanced",
         FactKind.TRUTH,
         _ALWAYS,
-        "its newest valid checkpoint is newer than the one that the attempt began with",
+        "its newest valid checkpoint is newer than the one that the attempt began with; unknown of a program"
+        " that keeps its files and names no checkpoint",
         "manifests, verified by the runner at launch and now",
     ),
 )

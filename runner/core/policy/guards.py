@@ -92,7 +92,8 @@ def _with_checkpoint(verdict: Action, history: History, facts: Facts) -> Action:
             return _replace_action(verdict, Verb.HOLD, why, Guard.LOST_CHECKPOINTS)
         if facts.get("turnable") is False:  # a program may resume from a file of its own
             changed = "".join(f", {describe_change(each, facts)}" for each in verdict.adjust)
-            why = f"restart with the same HOME{changed}; the runner knows of no checkpoint: {said}"
+            kept = "in the files that it has left" if may_have_saved(facts) else "with the same HOME"
+            why = f"restart {kept}{changed}; the runner knows of no checkpoint: {said}"
         else:
             restart = describe_action(Verb.RESTART, verdict.start, verdict.adjust, facts)
             why = f"no checkpoint yet: {restart}: {said}"
@@ -106,6 +107,11 @@ def _with_checkpoint(verdict: Action, history: History, facts: Facts) -> Action:
             verdict, Verb.HOLD, f"there is no earlier checkpoint; {said}", Guard.NO_PREVIOUS
         )
     return verdict
+
+
+def may_have_saved(facts: Facts) -> bool:
+    """Return True if an attempt without a known checkpoint has left files that may hold its work."""
+    return facts.get("checkpoint.present") is False and "progress.advanced" not in facts
 
 
 def guard_charge(verdict: Action, rule: Rule, facts: Facts) -> Action:

@@ -18,7 +18,6 @@ from runner.agent.package_locks import PackagesPending
 from runner.base.errors import Refused, UsageError
 from runner.base.waiting import is_wanted
 from runner.core.job.attempt import Start, StartFrom
-from runner.core.job.describe import describe_start
 from runner.core.job.states import Allocated, Running, Stopping
 from runner.core.policy.change_class import change_rows
 from runner.core.ports.store import EventRow, JobRow
@@ -384,7 +383,7 @@ async def restart(reference: str, body: RestartBody, service: ServiceDep, caller
 
     def restarted() -> views.Json:
         row = service.job_control.restart(caller, reference, start, body.lineage)
-        return {"job": _summary(service, row), "begins": describe_start(row.job) + where}
+        return {"job": _summary(service, row), "begins": begins(row) + where}
 
     return await run_in_share(json_answer, restarted)
 

@@ -114,7 +114,8 @@ def begins(row: JobRow) -> str:
     if row.job.next_start.source is StartFrom.CHECKPOINT and row.job.saved is None and row.job.attempts:
         revision = parse_revision(row.revision)
         if isinstance(revision.job.workload, Program) and program_files(revision) is None:
-            return "from the beginning (no checkpoint.files tell what it saves)"
+            kept = "in the files that it has left" if revision.keeps_files else "from the beginning"
+            return f"{kept} (no checkpoint.files tell what it saves)"
     return describe_start(row.job)
 
 

@@ -289,7 +289,7 @@ class RolloutEvaluator:
         allowed = ALLOWED in getattr(self.after.job, "allow", ())
         facts: dict[str, FactValue | None] = {
             **exit_facts.of_progress(reports),
-            **exit_facts.of_checkpoints(saved, attempt, now),
+            **exit_facts.of_checkpoints(saved, attempt, now, keeps_files=self.before.keeps_files),
             **exit_facts.of_settings(
                 self.before.spec(self.row.job.id, attempt, in_container=False),
                 self.before.profile_name(attempt.turned),

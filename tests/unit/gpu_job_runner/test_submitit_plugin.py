@@ -32,6 +32,7 @@ def test_the_shared_parameters_become_fields_and_a_container_sees_the_folder() -
     assert made["mounts"] == [{"source": "/exp/run", "target": FOLDER, "read_only": False}]
     assert made["image"] == {"requirements": ["submitit", "scipy"]}
     assert (made["name"], made["priority"]) == ("detr", 7)
+    assert made["checkpoint"] == {"keep_files": True}  # it saves by itself: nobody says that it begins anew
 
 
 def test_a_process_sees_the_folder_where_it_is() -> None:

@@ -35,4 +35,6 @@ def test_the_account_tells_where_the_time_went_and_what_was_used() -> None:
         "advice": [],
     }
     assert used_text(unknown) == "energy unknown"
+    kept: AccountResponse = {**ACCOUNT, "time": {**ACCOUNT["time"], "lost_s": None}}
+    assert time_text(kept).endswith("saving 1m, lost unknown")
     assert time_text(None) == used_text(None) == ""

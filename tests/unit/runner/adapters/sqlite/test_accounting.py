@@ -84,7 +84,7 @@ def test_what_never_ran_is_known_as_that(store: SqliteStore) -> None:
         ({"progress.advanced": True}, 0.0),
         ({"progress.advanced": True, "checkpoint.age_s": 1e9}, 3.0),
         ({"progress.advanced": False, "checkpoint.age_s": 1e5}, 3.0),
-        ({}, 3.0),
+        ({"progress.advanced": False}, 3.0),
     ],
 )
 def test_what_came_after_the_newest_checkpoint_is_lost(
@@ -93,6 +93,13 @@ def test_what_came_after_the_newest_checkpoint_is_lost(
     lent(store)
     decided(store, facts)
     assert only(store).lost_s == lost_h * 3600
+
+
+def test_of_a_program_that_keeps_its_files_nobody_knows_what_is_lost(store: SqliteStore) -> None:
+    lent(store)
+    decided(store, {"checkpoint.present": False})
+    assert only(store).lost_s is None
+    assert only(store).useful_s(NOON.timestamp(), NOON.timestamp() + 1e6) == 3 * 3600
 
 
 def test_where_no_decision_tells_what_was_saved_nothing_is_held_to_be_lost(store: SqliteStore) -> None:

@@ -565,6 +565,18 @@ def test_what_depends_on_a_checkpoint_that_was_not_verified_is_unknown() -> None
     assert newer["progress.advanced"] is True
 
 
+def test_of_a_program_that_keeps_its_files_nobody_knows_what_it_has_saved() -> None:
+    attempt, nothing = Attempt(2, 1), SavedCheckpoints()
+    facts = exit_facts.of_checkpoints(nothing, attempt, NOW, keeps_files=True)
+    assert facts["checkpoint.present"] is False
+    assert "progress.advanced" not in facts
+    assert exit_facts.of_checkpoints(nothing, attempt, NOW)["progress.advanced"] is False
+    old = exit_facts.of_checkpoints(
+        SavedCheckpoints(steps=(5,)), Attempt(2, 1, began=5), NOW, keeps_files=True
+    )
+    assert old["progress.advanced"] is False  # of a contract that it speaks
+
+
 @pytest.mark.parametrize(
     ("log", "kind", "line"),
     [

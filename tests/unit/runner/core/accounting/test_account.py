@@ -8,7 +8,9 @@ from runner.core.accounting.account import GIB, WallTime, advise, wall_time
 from runner.core.accounting.usage import UsageSpan
 
 
-def span(placed_s: float, started_s: float | None, ended_s: float | None, lost_s: float = 0.0) -> UsageSpan:
+def span(
+    placed_s: float, started_s: float | None, ended_s: float | None, lost_s: float | None = 0.0
+) -> UsageSpan:
     return UsageSpan("1", "ada", "lab", 1, 4.0, placed_s, ended_s, started_s, lost_s)
 
 
@@ -33,7 +35,12 @@ def test_each_second_belongs_to_one_part() -> None:
 def test_the_parts_make_the_whole_whatever_was_noted(spans: list[UsageSpan], saving_s: float) -> None:
     found = wall_time(100, 300, spans, saving_s)
     assert found.total_s == pytest.approx(200)
-    assert min(found.work_s, found.waiting_s, found.starting_s, found.saving_s, found.lost_s) >= 0
+    assert min(found.work_s, found.waiting_s, found.starting_s, found.saving_s, found.lost_s or 0) >= 0
+
+
+def test_what_is_lost_of_files_that_are_kept_is_unknown() -> None:
+    found = wall_time(100, 300, [span(100, 110, 200, lost_s=None), span(200, 210, None)])
+    assert (found.lost_s, found.work_s, found.total_s) == (None, 180, 200)
 
 
 def test_a_job_that_was_just_submitted_has_no_goodput() -> None:

@@ -236,7 +236,10 @@ def test_the_words_of_the_author_are_part_of_the_reason() -> None:
 
 def test_a_program_without_a_known_checkpoint_is_not_said_to_begin_at_step_0() -> None:
     """Its home is kept, so it may resume from a checkpoint of its own."""
-    facts: Facts = {"cause": "exception", "checkpoint.present": False, "turnable": False}
+    unknown: Facts = {"cause": "exception", "checkpoint.present": False, "turnable": False}
+    left = "restart in the files that it has left; the runner knows of no checkpoint: exception"
+    assert after(unknown, RESUME).action.reason == left
+    facts: Facts = {**unknown, "progress.advanced": False}
     verdict = after(facts, RESUME).action
     assert (verdict.verb, verdict.limit) == (Verb.RESTART, Guard.NO_CHECKPOINT)
     assert verdict.reason == "restart with the same HOME; the runner knows of no checkpoint: exception"

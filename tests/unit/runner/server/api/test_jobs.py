@@ -460,6 +460,21 @@ def test_who_releases_a_program_whose_checkpoints_nobody_knows_is_told_that_it_b
     assert site.ask("POST", "/jobs/1/release").json()["begins"] == begins
 
 
+def test_of_a_program_that_keeps_its_files_nobody_says_that_it_begins_anew(site: Site) -> None:
+    kept = "checkpoint: {keep_files: true}\n"
+    site.submit(f"workload: {{kind: program, command: [./train], code: .}}\n{kept}")
+    site.until("running")
+    site.ask("POST", "/jobs/1/hold")
+    site.until("held")
+    begins = "in the files that it has left (no checkpoint.files tell what it saves)"
+    assert begins in site.ask("GET", "/jobs/1/why").json()["why"]
+    assert site.ask("POST", "/jobs/1/release").json()["begins"] == begins
+    site.until("running")
+    site.ask("POST", "/jobs/1/cancel")
+    site.until("finished")
+    assert site.ask("POST", "/jobs/1/restart", {"from": "checkpoint"}).json()["begins"] == begins
+
+
 @pytest.mark.parametrize(
     ("verb", "then"),
     [("hold", {"held": None}), ("cancel", {"finished": "cancelled"}), ("restart", {"running": None})],

@@ -33,8 +33,9 @@ def find_cause(output: str) -> str:
         compilers = [number for number, line in enumerate(lines) if _COMPILER.match(line)]
         fatal = [number for number in compilers if _FATAL.match(lines[number])]
         direct = [number for number in told if not _INDIRECT.search(lines[number])]
-        found = next(filter(None, (fatal[-1:], compilers[:1], direct[-1:], told[-1:])), None)
-        cause = found[0] if found else len(lines) - 1
+        found = next(filter(None, (fatal[-1:], compilers[:1], direct[-1:], told[-1:])), [])
+        worded = [number for number, line in enumerate(lines) if any(map(str.isalpha, line))]
+        cause = (found or worded or [0])[-1]
     return _whole(lines, cause)[:MAX_CAUSE] if lines else ""
 
 

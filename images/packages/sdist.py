@@ -79,14 +79,18 @@ else:
     backend = importlib.import_module(name)
     for part in filter(None, inner.split(".")):
         backend = getattr(backend, part)
-    if mode == "requires":
-        ask = getattr(backend, "get_requires_for_build_wheel", lambda settings: [])
-        result.write("\\n".join(ask({})).encode())
-    else:
-        made = os.path.basename(backend.build_wheel("/tmp/out", {}))
-        result.write(made.encode() + b"\\n")
-        with open("/tmp/out/" + made, "rb") as wheel:
-            shutil.copyfileobj(wheel, result)
+    try:
+        if mode == "requires":
+            ask = getattr(backend, "get_requires_for_build_wheel", lambda settings: [])
+            result.write("\\n".join(ask({})).encode())
+        else:
+            made = os.path.basename(backend.build_wheel("/tmp/out", {}))
+            result.write(made.encode() + b"\\n")
+            with open("/tmp/out/" + made, "rb") as wheel:
+                shutil.copyfileobj(wheel, result)
+    except SystemExit as stop:
+        said = "" if stop.code is None else " ".join(str(stop.code).split())
+        sys.exit(stop.code if not said or said.isdigit() or said[:5] == "error" else "error: " + said)
 result.close()
 """
 """A front end of PEP 517: it says what an archive names for its build, asks its backend what else that needs,
@@ -213,7 +217,9 @@ class SourceBuilder:
         except BuildFailed as error:
             if type(error) is not BuildFailed:
                 raise
-            raise Unresolvable(f"{source.named}: its build fails: {error}", "") from error
+            raise Unresolvable(
+                f"{source.named}: its build fails: {str(error).removeprefix('python3: ')}", ""
+            ) from error
         log.lines(f"  {line}" for line in end.output.splitlines() if line.strip())
         if end.exit_code != 0:
             why = find_cause(end.output) or f"it ends with {end.exit_code}"
@@ -255,7 +261,9 @@ def download(source: Source, target: Path, indexes: Indexes, token: Cancellation
                 token.check()
                 size += len(block)
                 if size > MAX_SOURCE_BYTES:
-                    raise Unresolvable(f"{source.named}: is larger than {MAX_SOURCE_BYTES // 1024**2} MiB", "")
+                    raise Unresolvable(
+                        f"{source.named}: is larger than {MAX_SOURCE_BYTES // 1024**2} MiB", ""
+                    )
                 hashing.update(block)
                 file.write(block)
     except (URLError, OSError) as error:

@@ -61,11 +61,11 @@ class Requirements:
     constraints: tuple[str, ...] = ()
     own_family: frozenset[str] = frozenset()
     """Packages of ``FAMILY`` in another version than that of the base."""
-    elsewhere: frozenset[str] = frozenset()
-    """Packages of ``COMPANIONS`` that the index of torch does not have."""
     accelerator: Accelerator = "cpu"
     system: tuple[str, ...] = ()
     """Debian packages, possibly with their versions."""
+    elsewhere: frozenset[str] = frozenset()
+    """Packages of ``COMPANIONS`` that the index of torch does not have."""
 
 
 @dataclass(frozen=True, slots=True)

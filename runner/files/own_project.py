@@ -24,6 +24,9 @@ EXTENSIONS: Final = re.compile(
     r"\b(ext_modules|cffi_modules|cythonize|CUDAExtension|CppExtension|rust_extensions)\b"
 )
 
+FILLING: Final = ("pbr", "setupmeta", "d2to1")
+"""Plug-ins of setuptools that read the dependencies of a project from files of their own."""
+
 NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,198}[A-Za-z0-9])?")
 _VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]{0,99}")
 _QUOTED: Final = re.compile(r'"([^"\\]*)"|\'([^\'\\]*)\'')
@@ -372,6 +375,12 @@ def _read_setup_py(found: ReadProject, text: str, wanted: set[str]) -> set[str]:
     given = {} if call is None else {each.arg: each.value for each in call.keywords}
     if None in given:
         raise ValueError("setup.py: its arguments are computed; write a pyproject.toml with [project]")
+
+    plugins = ast.dump(given["setup_requires"]) if "setup_requires" in given else ""
+    filled = [each for each in FILLING if each in given or f"'{each}" in plugins]
+    if filled and "dependencies" in wanted:
+        step = "list them in install_requires, or in a pyproject.toml with [project]"
+        raise ValueError(f"setup.py: its dependencies are known only to {filled[0]}; {step}")
 
     def literal(name: str) -> Any:  # noqa: ANN401  what stands there
         node, alone = given.get(name), True

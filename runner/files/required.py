@@ -142,6 +142,8 @@ class RequirementReader:
             else:
                 self._include(placed, directory / inner, collected, constrains=its_constrain)
         elif line.local is not None and not constrains and not line.swallows:
+            if not line.may_apply:
+                return
             path, extras = line.local
             places = [self.base / path, directory / path]  # pip looks where it is started: it may be either
             place = next((each for each in places if self._is_project(each)), places[-1])

@@ -25,6 +25,11 @@ MAX_REQUIREMENT: Final = 4096
 _NAME: Final = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)")
 _INCLUDE: Final = re.compile(r"(-r|-c)\s*=?|(--requirement|--constraint)[\s=]")
 _EDITABLE: Final = re.compile(r"-e\s*=?|--editable[\s=]")
+_NAMED_FILE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\s*(?:(\[[^\]]*\])\s*)?@\s*(file:)")
+_EGG: Final = re.compile(r"#egg=[A-Za-z0-9._-]+")
+_MARKER: Final = re.compile(r"\s;|;\s")
+"""What ends a path, as pip knows it."""
+_VARIABLE: Final = re.compile(r"\$\{[A-Z0-9_]+\}")
 _CONDA: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=([0-9][^=\s]*)(?:=\S+)?")
 _PLACE: Final = re.compile(
     r"(git|hg|svn|bzr)\+|[a-z]+://|file:|~/|\S+\.(whl|zip|tar\.gz|tgz|tar\.bz2)$", re.IGNORECASE
@@ -95,7 +100,8 @@ class RequirementLine:
     @property
     def may_apply(self) -> bool:
         """Return False if its marker excludes this platform; which Python a job has is not known here."""
-        marker = _parsed(self.requirement).marker
+        said = "" if self.local is None else "".join(_MARKER.split(self.text, 1)[1:])
+        marker = _parsed(f"any ;{said}" if said else self.requirement).marker
         try:
             return marker is None or "python" in str(marker) or marker.evaluate()
         except ValueError:  # of a comparison that has no meaning
@@ -132,10 +138,15 @@ class RequirementLine:
     @property
     def local(self) -> tuple[str, tuple[str, ...]] | None:
         """The path of a directory with a project, and its extras that are wanted; None: it names none."""
-        editable = _EDITABLE.match(self.text)
-        text = self.text
+        text = _MARKER.split(self.text, 1)[0].strip()
+        named, editable = _NAMED_FILE.match(text), _EDITABLE.match(text)
+        if named is not None:
+            text = f"{text[named.start(2) :]}{named[1] or ''}"
+            editable = named
+        elif editable is not None:
+            text = _unquoted(text[editable.end() :].strip())
         if editable is not None:
-            text = re.sub(r"^file:(//(?=/))?(?!.*%)", "", _unquoted(text[editable.end() :].strip()))
+            text = re.sub(r"^file:(//(?=/))?(?!.*%)", "", _EGG.sub("", text))
         if len(text) > MAX_REQUIREMENT or _PLACE.match(text):
             return None
         path, _, extras = text.partition("[")
@@ -226,6 +237,8 @@ def find_mistake(line: RequirementLine) -> str | None:
     if line.is_option and line.local is None:
         return _option_mistake(line)
     text = line.requirement
+    if (variable := _VARIABLE.search(text)) is not None:
+        return f"{variable[0]} is a variable, which nobody sets where packages are resolved; write its value"
     if len(text) > MAX_REQUIREMENT:
         return f"is longer than {MAX_REQUIREMENT} characters"
     if _PLACE.match(text):

@@ -92,6 +92,7 @@ CASES = {
         "    ^^^^^^^^^",
         "SyntaxError: Missing parentheses in call to 'print'",
     ],
+    "CMake is not installed": ["=====", "CMake is not installed", "====="],
     "Python 3.13 or newer is needed": ["Python 3.13 or newer is needed"],
     GCC: [GCC],
     "": ["", " "],

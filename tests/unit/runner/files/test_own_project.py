@@ -183,6 +183,8 @@ def test_a_requirement_of_a_project_has_the_place_of_its_line() -> None:
             "sources of hatch gives mine another name",
         ),
         ({"pyproject.toml": '[dependency-groups]\ntrain = ["attrs"]'}, "uv pip compile --group NAME"),
+        ({"setup.py": "setup(pbr=True)"}, "its dependencies are known only to pbr; list them"),
+        ({"setup.py": "setup(name='a', setup_requires=['setupmeta>=2'])"}, "known only to setupmeta; list"),
         ({"setup.py": "setup(**about)"}, "setup.py: its arguments are computed"),
         ({"setup.py": "setup("}, "setup.py: "),
         ({"pyproject.toml": "[project"}, "pyproject.toml: "),
@@ -246,10 +248,32 @@ def test_a_project_of_the_code_is_never_taken_from_an_index() -> None:
     assert (found.placed.line.number, found.fact) == (3, "the code has lab-a 1.5; change one of the two")
 
 
-@pytest.mark.parametrize("line", ["-e file:.", "-e file:///home/ada/code", "--editable=file:.[dev]"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(
+            "-e file:.",
+            "-e file:///home/ada/code",
+            "--editable=file:.[dev]",
+            "-e .#egg=mine",
+            ". ; os_name == 'posix'",
+        ),
+        *(
+            "mine @ file:.",
+            "mine[dev] @ file:///home/ada/code ; os_name == 'posix'",
+            "-e .; os_name == 'posix'",
+        ),
+    ],
+)
 def test_an_address_of_a_directory_of_ones_own_is_that_directory(line: str) -> None:
     extra = "[project.optional-dependencies]\ndev = []\n"
     assert [each.name for each in collected({"pyproject.toml": NAMED + extra}, (line,)).own] == ["mine"]
+
+
+@pytest.mark.parametrize("line", [". ; os_name == 'nt'", "mine @ file:. ; os_name == 'nt'"])
+def test_a_directory_for_another_platform_is_none_of_the_requirements(line: str) -> None:
+    found = collected({"pyproject.toml": NAMED}, (line,))
+    assert (found.own, found.mistakes) == ([], [])
 
 
 @pytest.mark.parametrize("line", ["-i https://pypi.org/simple", "--index-url=https://pypi.org/simple/"])
@@ -353,12 +377,18 @@ def test_a_lock_has_what_is_installed_by_default(said: str, wanted: str) -> None
         'vcs = {type = "git", url = "https://x", commit-id = "a"}',
         'version = "1"\narchive = {url = "https://x/a-1.zip"}',
         'archive = {path = "../a.whl"}',
-        'directory = {path = "a", editable = true}\nmarker = "os_name == \'x\'"',
     ],
 )
 def test_what_a_lock_has_from_no_index_is_refused_and_not_left_out(said: str) -> None:
     [found] = collected({"pylock.toml": LOCK + said}, "pylock.toml").mistakes
     assert (found.placed.line.number, found.fact[:32]) == (4, "packages come from the operator'")
+
+
+def test_a_directory_of_a_lock_may_be_for_another_platform() -> None:
+    said = 'directory = {path = "a", editable = true}\nmarker = "os_name == \'x\'"'
+    assert collected({"pylock.toml": LOCK + said}, "pylock.toml").mistakes == []
+    [found] = collected({"pylock.toml": LOCK + said.replace("'x'", "'posix'")}, "pylock.toml").mistakes
+    assert found.fact.startswith("a: has no pyproject.toml")
 
 
 def test_a_directory_of_a_lock_is_the_users_own_project() -> None:
@@ -463,6 +493,10 @@ def test_a_file_of_another_tool_is_told_once_with_its_command(name: str, fact: s
     [
         ("numpy=1.26.4=py311h1", "is a line of conda; write numpy==1.26.4"),
         ("numpy=1.26", "is a line of conda; write numpy==1.26"),
+        (
+            "numpy==${NUMPY}",
+            "${NUMPY} is a variable, which nobody sets where packages are resolved; write its value",
+        ),
         ("-r https://x/requirements.txt", "includes an address; download it, and name the file"),
     ],
 )

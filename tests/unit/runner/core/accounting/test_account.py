@@ -84,7 +84,7 @@ def test_the_parts_make_the_whole_of_any_history(
     spans: list[UsageSpan], submitted_s: float, lasted_s: float, saving_s: float
 ) -> None:
     found = wall_time(submitted_s, submitted_s + lasted_s, spans, saving_s)
-    parts = (found.work_s, found.waiting_s, found.starting_s, found.saving_s, found.lost_s)
+    parts = (found.work_s, found.waiting_s, found.starting_s, found.saving_s, found.lost_s or 0.0)
     assert sum(parts) == pytest.approx(lasted_s, rel=0.01, abs=1e-6)
     assert min(parts) >= -1e-6
     assert found.goodput is None or -1e-9 <= found.goodput <= 1 + 1e-9

@@ -17,8 +17,8 @@ def test_a_daemon_that_answers_says_what_the_machine_can_never_run() -> None:
         assert daemon.pid() is None
         daemon.start()
         said = daemon.runner("validate", file, code=2)
-        assert "resources.memory: asks for 2TB; there are 64 GiB" in said
+        assert "resources.memory: asks for 1.8 TiB; there are 64 GiB" in said
         [problem] = json.loads(daemon.runner("validate", "--json", file, code=2))["problems"]
         assert problem["field"] == "resources.memory"
-        assert problem["fact"] == "asks for 2TB; there are 64 GiB"
+        assert problem["fact"] == "asks for 1.8 TiB; there are 64 GiB"
         assert daemon.client.jobs(everything=True) == []

@@ -188,7 +188,7 @@ def test_all_errors_of_a_job_file_come_back_with_their_places(site: Site) -> Non
     ("more", "words"),
     [
         ("resources: {cpus: 99}", "job.yaml:3:19: resources.cpus: asks for 99; there are 4"),
-        ("resources: {memory: 1TiB}", "resources.memory: asks for 1TiB; there are 16 GiB"),
+        ("resources: {memory: 1TiB}", "resources.memory: asks for 1 TiB; there are 16 GiB"),
         ("resources: {gpus: 2}", "resources.gpus: causal_lm computes on one GPU, and the others would idle"),
         ("resources: {gpus: 1}\naccelerator: rocm", "resources.gpus: asks for 1; there are 0"),
         ("image: theirs", '"theirs" is not offered here'),

@@ -105,7 +105,7 @@ def test_a_job_that_has_ended_has_other_limits_at_its_next_start(site: Place) ->
     ("limits", "status", "fact"),
     [
         ({"memory": 1}, 422, "memory: must be from 64MiB"),
-        ({"memory": 2**45}, 403, "resources.memory: asks for 32TiB"),
+        ({"memory": 2**45}, 403, "resources.memory: asks for 32 TiB"),
         ({"cpus": 1000}, 403, "resources.cpus: asks for 1000"),
         ({"priority_class": "nobodys"}, 403, "nobodys"),
         ({"not_before": "tomorrow"}, 422, "not_before: must be a time"),

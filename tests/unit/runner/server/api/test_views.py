@@ -28,6 +28,14 @@ def test_the_saved_step_of_a_job_is_shown_whatever_its_state(state: State, saved
     assert views.summary(replace(row, priority=9), "", None)["priority"] == 9
 
 
+def test_an_ended_job_is_not_told_to_wait_for_what_an_earlier_plan_has_said() -> None:
+    known = Job("1", Queued(NOW, "img"))
+    row = JobRow(known, "train", Owner(1, 1, "ann"), NOW, 50, RevisionText.of("{}"))
+    assert views.summary(row, "waits for 1 GPU", None)["why"] == "waits for 1 GPU"
+    ended = replace(row, job=replace(known, state=Finished(NOW, Outcome.CANCELLED, "cancelled by ann")))
+    assert views.summary(ended, "waits for 1 GPU", None)["why"] == "cancelled by ann"
+
+
 def test_the_saved_step_of_a_job_that_runs_is_what_it_has_reported() -> None:
     row = JobRow(
         Job("1", Queued(NOW, "img"), saved=40), "train", Owner(1, 1, "ann"), NOW, 50, RevisionText.of("{}")

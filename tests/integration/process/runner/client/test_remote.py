@@ -406,7 +406,7 @@ def test_code_that_is_not_there_and_code_that_is_too_large_are_refused(laptop: L
         file.truncate(201 * 1024**2)
     said = laptop.run("submit", "job.yaml", cwd=project, code=2)
     assert "list in .runnerignore what is not needed; the largest:" in said
-    assert "huge (201MiB)" in said
+    assert "huge (201 MiB)" in said
 
 
 @BOTH_WAYS

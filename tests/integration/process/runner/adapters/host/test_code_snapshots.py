@@ -702,7 +702,7 @@ def test_a_user_who_has_used_up_his_room_loses_the_code_of_jobs_that_have_finish
         os.utime(path, (1, 1))
     (place / "code" / "a").write_bytes(os.urandom(12_000))
     kept.in_use = lambda *, finished: frozenset({first.id, str(finished)})
-    with pytest.raises(Refused, match=r"takes 24\d\d\dB, and 20KB may be \(code_bytes_per_user\)"):
+    with pytest.raises(Refused, match=r"takes 23\.\d KiB, and 19\.5 KiB may be \(code_bytes_per_user\)"):
         kept.take(ME, place / "code")
     kept.in_use = lambda *, finished: frozenset({first.id} if finished else ())
     second = kept.take(ME, place / "code")
@@ -732,5 +732,5 @@ def test_empty_directories_with_long_names_count_for_the_room_of_a_user(place: P
     kept.take(ME, place / "code")
     (place / "code" / "one-more").mkdir()
     kept.in_use = lambda *, finished: frozenset({str(finished)})
-    with pytest.raises(Refused, match=r"20KB may be \(code_bytes_per_user\)"):
+    with pytest.raises(Refused, match=r"19\.5 KiB may be \(code_bytes_per_user\)"):
         kept.take(ME, place / "code")

@@ -83,7 +83,7 @@ def test_an_option_is_no_value_of_another(line: str, fact: str, invoke: Invoke) 
 
 @pytest.mark.usefixtures("api")
 @pytest.mark.parametrize(
-    "line", ["run --name=-- python", "run -- python --name --name", "run python --name --time"]
+    "line", ["run -d --name=-- python", "run -d -- python --name --name", "run -d python --name --time"]
 )
 def test_words_of_the_command_and_values_behind_an_equals_sign_are_none_of_that(
     line: str, invoke: Invoke

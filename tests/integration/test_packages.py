@@ -167,7 +167,7 @@ def test_a_build_that_fails_is_told_at_its_requirement(daemon: Service, wheels: 
     )
     file = job(daemon, "broken", {"requirements": ["bar", "broken"]}, "true")
     said = daemon.runner("submit", str(file), code=2)
-    assert 'image.requirements[1]: "broken": broken-1.0.tar.gz: its build fails: ModuleNotFoundError' in said
+    assert 'image.requirements[1]: "broken": broken 1.0: its build fails: ModuleNotFoundError' in said
 
 
 def test_a_program_finds_the_debian_packages_that_its_operator_allows(daemon: Service) -> None:

@@ -209,11 +209,11 @@ def test_a_build_gives_its_wheel_by_its_output_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("answers", "fact"),
     [
-        ({"requires": b"--index-url=x"}, "x-1.tar.gz: its build: its answer is not a list of 200"),
-        ({"declared": b"\xff"}, "x-1.tar.gz: its build: its answer is no text"),
-        ({"build": b"5"}, "x: its build makes no wheel"),
-        ({"build": b"../../../etc/x.whl\nPK"}, "x: its build makes no wheel"),
-        ({"build": b""}, "x: its build makes no wheel"),
+        ({"requires": b"--index-url=x"}, "x 1: its build: its answer is not a list of 200"),
+        ({"declared": b"\xff"}, "x 1: its build: its answer is no text"),
+        ({"build": b"5"}, "x 1: its build makes no wheel"),
+        ({"build": b"../../../etc/x.whl\nPK"}, "x 1: its build makes no wheel"),
+        ({"build": b""}, "x 1: its build makes no wheel"),
     ],
 )
 def test_a_build_that_answers_anything_else_fails(

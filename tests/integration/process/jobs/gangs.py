@@ -58,7 +58,7 @@ class Fate:
 
 
 PARTS = f"{TRAINER} torch.distributed.fsdp torch._dynamo"
-"""Libraries of a training whose model is cut into parts, which take longer to load than it takes."""
+"""Libraries of fast reduction and of a model in parts, which take longer to load than a training takes."""
 
 
 class Gang:
@@ -247,7 +247,7 @@ def training(
     numbers = ("--attempt", str(paths.attempt), "--lineage", str(paths.lineage))
     code = ("-m", "jobs") if fate is None else ("-c", DISTURBED, str(fate))
     argv = (sys.executable, "-P", *code, "--root", str(job.root), *numbers)
-    library = PARTS if given.get("sharded") else TRAINER
+    library = PARTS if {"sharded", "reduction"} & given.keys() else TRAINER
     with program(paths, processes, *argv, brisk=brisk, library=library) as gang:
         yield gang
 

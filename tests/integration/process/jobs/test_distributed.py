@@ -14,6 +14,7 @@ from jobs.contract import Cause, ExitCode, RunPaths
 from tests.fakes.daemon.preloaded import TRAINER
 from tests.fakes.patience import slowness
 from tests.integration.process.jobs.gangs import (
+    PARTS,
     PLAN,
     Fate,
     Gang,
@@ -158,7 +159,7 @@ def short_of_memory(job: JobDir, **given: object) -> Iterator[Gang]:
     paths = job.attempt(workload=plan, profile={"dry_run": False}, parallel=parallel)
     numbers = ("--attempt", str(paths.attempt), "--lineage", str(paths.lineage))
     argv = (sys.executable, "-c", SHORT_OF_MEMORY, "--root", str(job.root), *numbers)
-    with program(paths, 2, *argv, library=TRAINER) as gang:
+    with program(paths, 2, *argv, library=PARTS if given else TRAINER) as gang:
         yield gang
 
 

@@ -12,7 +12,7 @@ from runner.base.textfile import Problem, quoted
 from runner.base.units import format_duration, format_size
 from runner.files.job.model import JobFile
 from runner.files.job.parallel import find_parallel_problems
-from runner.files.job.program_files import HOME, MOUNTS, checkpoint_mount
+from runner.files.job.program_files import HOME, MOUNTS, checkpoint_mount, find_unmatchable
 from runner.files.job.queue import FieldProblem, find_contradictions
 from runner.files.job.sweep import find_sweep_contradictions
 from runner.files.profiles.conflicts import SwitchConflict, find_switch_conflicts
@@ -142,7 +142,9 @@ def _own_checkpoints(job: JobFile) -> Iterator[FieldProblem]:
         if job.checkpoint.resume_args:
             yield ("checkpoint", "resume_args"), "needs checkpoint.files, which says what to resume from"
         return
-    if not isinstance(plan, contract.Program):
+    if (fact := find_unmatchable(files)) is not None:
+        yield ("checkpoint", "files"), fact
+    elif not isinstance(plan, contract.Program):
         yield ("checkpoint", "files"), f"is for kind: program; {plan.kind} saves by itself; remove it"
     elif job.checkpoint.resume_args and (dropped := find_dropped_arguments(plan.command)) is not None:
         yield ("checkpoint", "resume_args"), f"would reach no program: {dropped}"

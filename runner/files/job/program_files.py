@@ -28,11 +28,12 @@ def check_checkpoint_files(value: str) -> str:
     """Return the pattern of a program's checkpoints as written, without a "./" at its beginning."""
     while value.startswith("./"):
         value = value[2:]
+    value = value.removesuffix("/")
     if not 0 < len(value) <= MAX_PATTERN:
         raise ValueError(f"must have 1 to {MAX_PATTERN} characters, not {len(value)}")
     if value.startswith("~") or "$" in value:
         raise ValueError(f'"~" and variables are not expanded in {quoted(value)}; write /job/home/...')
-    if value.startswith("/") and not (value.startswith((HOME, MOUNTS)) and len(value) > len(HOME)):
+    if value.startswith("/") and not value.startswith((HOME, MOUNTS)):
         fact = "must be relative to the working directory, below /job/home/, or below a mount in /data/"
         raise ValueError(f"{fact}, not {quoted(value)}")
     parts = value.removeprefix(HOME).removeprefix("/").split("/")
@@ -53,6 +54,19 @@ def _check_braces(value: str) -> None:
         )
     if prod(each.count(",") + 1 for each in groups) > MAX_CHOICES:
         raise ValueError(f"stands for more than {MAX_CHOICES} patterns: {quoted(value)}")
+
+
+def find_unmatchable(value: str) -> str | None:
+    """Return the reason why a pattern names nothing that a program would write; None if there is none."""
+    if "\\" in value or not value.isprintable() or value.strip("'\" ") != value:
+        fact = "must have no backslash, no control character, and no blank or quote around it"
+        return f'{fact}: {quoted(value)}; "/" is between directories, "[*]" stands for a star'
+    alone = next((each for each in _BRACES.findall(value) if "," not in each), None)
+    return (
+        None
+        if alone is None
+        else f'"{{{alone}}}" is not filled in; write "*" for what changes: {quoted(value)}'
+    )
 
 
 def checkpoint_mount(job: "JobFile") -> "MountEntry | None":

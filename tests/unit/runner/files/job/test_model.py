@@ -195,6 +195,10 @@ def test_the_example_of_annotations_has_as_many_as_the_document() -> None:
     assert (trained, found.epochs, found.batch_size) == (10, 5, 1)
 
 
-@pytest.mark.parametrize("written", ["out/c-*.pt", "./out/c-*.pt", "././out/c-*.pt"])
-def test_a_pattern_of_checkpoints_may_begin_as_people_write_paths(written: str) -> None:
+@pytest.mark.parametrize("written", ["out/c-*.pt", "./out/c-*.pt", "././out/c-*.pt", "out/c-*.pt/"])
+def test_a_pattern_of_checkpoints_may_begin_and_end_as_people_write_paths(written: str) -> None:
     assert check_checkpoint_files(written) == "out/c-*.pt"
+
+
+def test_a_path_below_a_mount_may_be_short() -> None:
+    assert check_checkpoint_files("/data/o/*") == "/data/o/*"

@@ -12,6 +12,7 @@ import re
 import struct
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import PurePosixPath
@@ -26,6 +27,7 @@ MAX_HEADER_BYTES: Final = 16 * 1024**2
 READ_CPU_S: Final = 60.0
 """Processor time for the files of one checkpoint; more may be in them than a whole one ever has."""
 
+_DIGITS: Final = re.compile(r"[0-9]+")
 _ZIP: Final = b"PK\x03\x04"
 _ZIP_END: Final = struct.Struct("<4s4H2IH")  # the end of the central directory, without its comment
 _COMMENT_BYTES: Final = 65535
@@ -34,6 +36,9 @@ _NEVER_EMPTY: Final = (
     *(".h5", ".hdf5", ".keras", ".msgpack", ".onnx", ".gguf", ".distcp", ".zip", ".tar", ".gz"),
 )
 """Formats of which an empty file is none; a mark such as ``_SUCCESS`` or ``__init__.py`` may be empty."""
+
+_NEVER_ZERO: Final = tuple(each for each in _NEVER_EMPTY if each not in {".bin", ".distcp"})
+"""Formats that do not begin with zeros: such a file was not yet on the disk when the machine went down."""
 
 _PICKLES: Final = (".pkl", ".pickle", ".joblib")
 _PROTOCOLS: Final = tuple(bytes((0x80, number)) for number in range(2, 6))
@@ -45,8 +50,18 @@ _NPY_HEADER: Final = re.compile(
     rb" 'shape': \(([\d, ]*)\)",
     re.DOTALL,
 )
+_OF: Final = re.compile(r"([0-9]{5})(-of-[0-9]{5})(?![0-9])")
+"""The number of a part in the name of a file, and how many there are."""
+
 _GZIP: Final = b"\x1f\x8b\x08"
-_XZ: Final = b"\xfd7zXZ\0"
+_ENDS: Final = {b"\xfd7zXZ\0": b"YZ", b"PAR1": b"PAR1", b"ARROW1\0\0": b"ARROW1"}
+"""What xz, Parquet and Arrow have at the end of a file, by its beginning."""
+
+_TAR: Final = slice(257, 262)  # the place of b"ustar"
+_TAR_END: Final = bytes(1024)
+_FRAMED: Final = (b"\x80\x04\x95", b"\x80\x05\x95")
+"""The beginning of a pickle whose length follows, up to the first large object in it."""
+
 _UNPACKED: Final = "ends in the middle of what is compressed"
 _PIECE_BYTES: Final = 1024**2
 
@@ -85,7 +100,9 @@ def find_damage(fd: int, name: str) -> str | None:
         size = os.fstat(fd).st_size
         if not size:
             return "is empty" if name.endswith(_NEVER_EMPTY) else None
-        begin = os.pread(fd, 128, 0)
+        begin = os.pread(fd, 512, 0)
+        if name.endswith(_NEVER_ZERO) and not begin.strip(b"\0"):
+            return "begins with zeros"
         if begin.startswith(_ZIP):
             return _of_zip(fd, size)
         if name.endswith(".safetensors"):
@@ -94,8 +111,15 @@ def find_damage(fd: int, name: str) -> str | None:
             return _of_json(fd, size)
         if _is_pickle(begin, name):
             return None if os.pread(fd, 1, size - 1) == b"." else "ends in the middle of its pickle"
-        if begin.startswith((_GZIP, _XZ)):
-            return _of_compressed(fd, begin)
+        if begin.startswith(_FRAMED):
+            return _of_frame(fd, begin, size)
+        if begin.startswith(_GZIP):
+            return _of_gzip(fd)
+        end = next((end for mark, end in _ENDS.items() if begin.startswith(mark)), b"")
+        if begin[_TAR] == b"ustar":
+            end = _TAR_END
+        if os.pread(fd, len(end), max(size - len(end), 0)) != end:
+            return "has no mark of its end"
         expected = _length_in(begin)
     except OSError as error:
         return f"cannot be read: {error.strerror}"
@@ -121,8 +145,11 @@ def find_missing_part(paths: Collection[str], read: Callable[[str], bytes]) -> s
     Raises:
         OSError: an index cannot be read.
     """
+    counts = Counter(_OF.sub(r"#\2", path) for path in paths)
     for path in paths:
         place = PurePosixPath(path).parent
+        if (of := _OF.search(path)) and counts[_OF.sub(r"#\2", path)] < int(of[2][4:]):
+            return f"some of the {int(of[2][4:])} parts of {path}"
         if path.endswith(".distcp") and str(place / ".metadata") not in paths:
             return str(place / ".metadata")
         if path.endswith(".index.json"):
@@ -131,6 +158,23 @@ def find_missing_part(paths: Collection[str], read: Callable[[str], bytes]) -> s
                 if missing := sorted(parts.difference(paths)):
                     return missing[0]
     return None
+
+
+def find_missing_rank(names: Collection[str], before: Collection[str]) -> str | None:
+    """Return a file of the one before, of several that differ in a number, if only others are there."""
+    own = _alike(names)
+    for alike, files in _alike(before).items():
+        if own.get(alike, files) < files:
+            return min(files - own[alike])
+    return None
+
+
+def _alike(names: Collection[str]) -> dict[str, set[str]]:
+    """Return names by what they have in common, apart from numbers."""
+    found: dict[str, set[str]] = {}
+    for name in names:
+        found.setdefault(_DIGITS.sub("#", name), set()).add(name)
+    return found
 
 
 def _is_pickle(begin: bytes, name: str) -> bool:
@@ -152,13 +196,18 @@ def _length_in(begin: bytes) -> int:
     return 10 + header + count * int(found[1])
 
 
-def _of_compressed(fd: int, begin: bytes) -> str | None:
-    """Return the damage of a file that gzip or xz has compressed, such as R's ``saveRDS`` writes.
+def _of_frame(fd: int, begin: bytes, size: int) -> str | None:
+    """Return the damage of a pickle by any name: its first frame, or the file, ends with the end of it."""
+    end = 11 + int.from_bytes(begin[3:11], "little")
+    is_whole = end <= size and b"." in (os.pread(fd, 1, end - 1), os.pread(fd, 1, size - 1))
+    return None if is_whole else "ends in the middle of its pickle"
 
-    gzip has no mark at its end, so it is unpacked, as far as ``MAX_UNPACKED_BYTES`` tell.
+
+def _of_gzip(fd: int) -> str | None:
+    """Return the damage of a file that gzip has compressed, such as R's ``saveRDS`` writes.
+
+    It has no mark at its end, so it is unpacked, as far as ``MAX_UNPACKED_BYTES`` tell.
     """
-    if begin.startswith(_XZ):
-        return None if os.pread(fd, 2, os.fstat(fd).st_size - 2) == b"YZ" else _UNPACKED
     stream, at, unpacked = zlib.decompressobj(wbits=31), 0, 0
     try:
         while unpacked < MAX_UNPACKED_BYTES and not stream.eof:

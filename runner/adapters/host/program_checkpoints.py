@@ -30,6 +30,7 @@ from runner.adapters.host.file_formats import (
     MAX_HEADER_BYTES,
     find_first_damage,
     find_missing_part,
+    find_missing_rank,
     shows_its_end,
 )
 from runner.adapters.host.program_files import (
@@ -162,12 +163,22 @@ class _Look:
         return tuple(f"{match.path}: {fact}" for match, fact in self.torn)
 
 
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """The checkpoint before another one."""
+
+    name: str
+    files: Fingerprint
+    number: int  # in the order of the stream
+
+
 @dataclass(slots=True)
 class Seen:
     """State that one look at a run directory leaves to the next."""
 
     copied_s: float = 0.0
     first_s: dict[str, float] = field(default_factory=dict)  # by digest: when a look has first found it
+    newest: MatchedPath | None = None
 
     def is_settled(self, match: MatchedPath) -> bool:
         """Return True if a checkpoint was left alone for a while, whatever the clock was set to meanwhile."""
@@ -177,6 +188,13 @@ class Seen:
         first_s = self.first_s.setdefault(match.digest, time.monotonic())
         is_old = match.written_ns <= time.time_ns() - int(seconds * 1e9)
         return is_old or time.monotonic() - first_s >= seconds
+
+    def grown_from(self, match: MatchedPath | None) -> MatchedPath | None:
+        """Return the newest directory of the last look, if this one is the same with more files."""
+        before, self.newest = self.newest, match
+        if match is None or before is None or not match.is_directory or before.path != match.path:
+            return None
+        return before if set(before.files) < set(match.files) else None
 
     def may_copy(self, match: MatchedPath) -> bool:
         """Return True if a version is to be copied while its program runs: large ones not too often."""
@@ -311,7 +329,7 @@ class ProgramReader:
         ] or found
 
     def _is_beside(self, each: "MatchedPath | _Version") -> bool:
-        return not each.is_directory and is_beside(each.path, self._pattern)
+        return is_beside(each.path, each.files, self._pattern)
 
     def _look(self, how: Verification) -> _Look:
         """Return the whole and the torn checkpoints; what is new and whole gets its place in the order."""
@@ -356,6 +374,9 @@ class ProgramReader:
                 whole.append(each)
             elif how is not Verification.SIZES or self._seen.is_settled(each):
                 torn.append((each, fact))
+        newest = next(iter(whole), None)
+        if newest and (less := self._seen.grown_from(newest)) and less.digest in self._order.seen:
+            self._order.seen[newest.digest] = self._order.seen.pop(less.digest)  # it is still being filled
         for each in reversed(whole):
             self._order.give(each)
         return whole, torn
@@ -365,7 +386,7 @@ class ProgramReader:
         if self._seen.is_settled(match):
             return True
         names = [each[0] for each in match.files]
-        if match.is_directory and (not self._before(match, older)[1] or self._lacks(match, older)):
+        if match.is_directory and (not self._before(match, older).files or self._lacks(match, older)):
             return False
         try:
             for name in names:
@@ -376,25 +397,32 @@ class ProgramReader:
             return False
         return True
 
-    def _before(self, match: MatchedPath, older: Sequence[MatchedPath]) -> tuple[str, Fingerprint]:
-        """Return the name and the files of the checkpoint before with the same name, apart from numbers."""
+    def _before(self, match: MatchedPath, older: Sequence[MatchedPath]) -> _Before:
+        """Return the checkpoint before with the same name, apart from numbers."""
         name = _DIGITS.sub("#", match.path.name)
         for each in older:
             if each.is_directory and _DIGITS.sub("#", each.path.name) == name:
-                return each.path.name, each.files
+                number, _ = self._order.seen.get(each.digest, (sys.maxsize, ""))
+                return _Before(each.path.name, each.files, number)
         for version in reversed(self._versions()):
             if version.is_directory and version.path == match.path:
-                return f"version {version.number}", version.files
-        return "", ()
+                return _Before(f"version {version.number}", version.files, version.number)
+        return _Before("", (), 0)
 
     def _lacks(self, match: MatchedPath, older: Sequence[MatchedPath]) -> str | None:
-        """Return a file that this checkpoint lacks and the one before has, apart from numbers in names."""
+        """Return a file that this checkpoint lacks and the one before has, apart from numbers in names.
+
+        Of one from the same attempt, it has the files of all ranks: another attempt may have fewer.
+        """
         if not match.is_directory:
             return None
-        names = {_DIGITS.sub("#", each[0]) for each in match.files}
-        before, files = self._before(match, older)
-        lacking = next((each[0] for each in files if _DIGITS.sub("#", each[0]) not in names), None)
-        return f"lacks {lacking}, which {before} has" if lacking else None
+        before = self._before(match, older)
+        own, others = _names_in(match.path.name, match.files), _names_in(before.name, before.files)
+        names = {_DIGITS.sub("#", each) for each in own}
+        lacking = next((name for name in others if _DIGITS.sub("#", name) not in names), None)
+        if lacking is None and before.number > self._order.began.get(max(self._order.began, default=0), 0):
+            lacking = find_missing_rank(own, others)
+        return f"lacks {others[lacking]}, which {before.name} has" if lacking else None
 
     def _number(self, seen: Sequence[MatchedPath], there: Sequence[MatchedPath]) -> tuple[_Whole, ...]:
         """Return the whole ones and the kept versions as one stream, the newest first, with their steps."""
@@ -432,6 +460,8 @@ class ProgramReader:
             is_mark = not match.is_directory and _MARK.fullmatch(match.path.name)
             return None if is_mark else "is empty"
         found = find_first_damage(self._base, [str(match.below(name)) for name, *_ in match.files])
+        if found is None and not match.is_directory:
+            return None
         if found is None:
             missing = find_missing_part([name for name, *_ in match.files], partial(self._content, match))
             return f"lacks {missing}" if missing else None
@@ -796,6 +826,14 @@ def _numbers(place: Path) -> list[int]:
     except OSError:
         return []
     return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+
+
+def _names_in(checkpoint: str, files: Fingerprint) -> dict[str, str]:
+    """Return the files in a checkpoint by their names without the numbers that are in its own name."""
+    own = {int(each) for each in _DIGITS.findall(checkpoint)}
+    return {
+        _DIGITS.sub(lambda each: "#" if int(each[0]) in own else each[0], name): name for name, *_ in files
+    }
 
 
 def _written(files: Fingerprint) -> int:

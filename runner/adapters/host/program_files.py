@@ -26,7 +26,9 @@ MAX_CHOICES: Final = 64
 """Patterns that the braces of one stand for."""
 
 _BESIDE: Final = re.compile(
-    r"(?i).*\.(?:py|sh|ya?ml|toml|cfg|ini|md|log|out|err|csv|tsv|html|pdf|png|jpe?g|svg|gif)|.*\btfevents\b.*"
+    r"(?i).*\.(?:py|pyc|ipynb|sh|ya?ml|toml|cfg|ini|md|out|err|csv|tsv|jsonl|html|pdf|png|jpe?g|svg|gif|webp"
+    r"|mp4|wav|pid|wandb)|.*\btfevents\b.*|.*\.log(?:\.[0-9]+)?|(?:.*[._-])?log\.txt|readme|stdout|stderr"
+    r"|(?:.*[._-])?(?:args|config|hparams|history|metrics|results|summary)\.json"
 )
 """Names of what programs write beside their checkpoints, such as DeepSpeed's ``zero_to_fp32.py``."""
 
@@ -38,7 +40,9 @@ MAX_DEPTH: Final = 32
 DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _TEMPORARY: Final = re.compile(
-    r"(?i)(?:.*[._-])?tmp(?:[._-].*|[0-9]*)|.*\.(?:tmp\w*|temp|part|partial|incomplete|sw[op]|lock)|.*~"
+    r"(?i)(?:.*[._-])?tmp(?:[._-].*|[0-9]*)|tmp\w{8}|.*~"
+    r"|.*\.(?:tmp\w*|temp|new|part[0-9]*|partial|incomplete|in_?progress|writing|download|sw[op]|lock)"
+    r"|temp|temp[._-][a-z].*|.*[._-]temp\.[a-z]\w*"
 )
 """Names of what is renamed once it is complete, such as ``tmp-checkpoint-500`` and ``last.ckpt.tmp``."""
 
@@ -48,6 +52,7 @@ _POINTER: Final = re.compile(
 """Names of texts that name a checkpoint; a checkpoint that has such a name is no short text."""
 
 _BRACES: Final = re.compile(r"\{([^{}]*)\}")
+_LINK: Final = "{} is a link, which is not followed; name what it leads to"
 
 Fingerprint: TypeAlias = tuple[tuple[str, int, int, int], ...]
 """Path, inode, size and time of the last write in nanoseconds of each file."""
@@ -124,9 +129,15 @@ def is_temporary(path: PurePosixPath, pattern: str) -> bool:
     return bool(_TEMPORARY.fullmatch(path.name)) and not _TEMPORARY.fullmatch(PurePosixPath(pattern).name)
 
 
-def is_beside(path: PurePosixPath, pattern: str) -> bool:
-    """Return True for a log, a script or a picture, unless the pattern ends in such a suffix itself."""
-    return bool(_BESIDE.fullmatch(path.name)) and not _BESIDE.fullmatch(PurePosixPath(pattern).name)
+def is_beside(path: PurePosixPath, files: Fingerprint, pattern: str) -> bool:
+    """Return True for logs, scripts and pictures, unless the pattern ends in such a suffix itself.
+
+    A directory that has nothing else, such as that of TensorBoard, is no checkpoint either.
+    """
+    if _BESIDE.fullmatch(PurePosixPath(pattern).name):
+        return False
+    names = {PurePosixPath(name).name for name, *_ in files} or {path.name}
+    return all(map(_BESIDE.fullmatch, names))
 
 
 def is_pointer(base: int, match: MatchedPath) -> bool:
@@ -178,8 +189,12 @@ def describe_miss(base: int, pattern: str) -> str:
             if any(True for _ in search.named(parts[:count])):
                 continue
             before = "/".join(parts[: count - 1])
-            above = [path for path, mode in search.named(parts[: count - 1]) if stat.S_ISDIR(mode)]
-            names = sorted(name for here in above or [PurePosixPath()] for name, _ in search.entries(here))
+            there = search.named(parts[: count - 1])
+            above = [path for path, mode in there if stat.S_ISDIR(mode)]
+            if not above:
+                path, mode = there[0]
+                return _LINK.format(path) if stat.S_ISLNK(mode) else f"{path} is a file, and no directory"
+            names = sorted(name for here in above for name, _ in search.entries(here))
             shown = ", ".join(each for each in names[:3] if each.isprintable())
             has = f"which has {shown}{' and more' if len(names) > 3 else ''}" if shown else "which is empty"
             return f"there is no {parts[count - 1]} in {before or 'the working directory'}, {has}"
@@ -190,7 +205,7 @@ def describe_miss(base: int, pattern: str) -> str:
             if stat.S_ISLNK(mode)
         ]
         if named:
-            return f"{named[0]} is a link, which is not followed; name what it leads to"
+            return _LINK.format(named[0])
     return "what has that name is empty, temporary, came with the code, or belongs to somebody else"
 
 

@@ -16,6 +16,7 @@ _VERSION: Final = re.compile(r"-v[0-9]+$")  # what Lightning adds to a name that
 _NO_STEP: Final = re.compile(
     r"(?<![0-9])20[0-9]{2}([-_.]?)[01][0-9]\1[0-3][0-9]"
     r"(?:[ T_.-]?[0-9]{2}([-_:.h]?)[0-9]{2}(?:\2[0-9]{2}(?:[.,_-][0-9]{3,6})?)?)?(?![0-9])"
+    r"|(?<![0-9])[0-3]?[0-9]([-_.])[0-3]?[0-9]\3(?:20)[0-9]{2}(?![0-9])"
     r"|(?<![0-9])[0-9]{6}[_-][0-2][0-9][0-5][0-9][0-5][0-9](?![0-9])"
     r"|[A-Z][a-z]{2}[0-9]{2}_[0-9]{2}-[0-9]{2}-[0-9]{2}"
     r"|(?<![0-9])1[6-9][0-9]{8}(?:[0-9]{3}){0,3}(?:\.[0-9]+)?(?![0-9])"
@@ -24,7 +25,8 @@ _NO_STEP: Final = re.compile(
 """A date with a time of day, the time since 1970, the number of a shard, and one to the base 16."""
 
 _NUMBER: Final = re.compile(
-    r"([A-Za-z]*)([ =_.-]*)([0-9]++(?:\.[0-9]++)*+)(?!(?!(?i:epochs?|steps?|it|iters?)(?![A-Za-z]))[A-Za-z])"
+    r"([A-Za-z]*)([ =_.-]*)([0-9]++(?:[.,][0-9]++)*+)"
+    r"(?!(?!(?i:epochs?|steps?|it|iters?)(?![A-Za-z]))[A-Za-z])"
 )
 _STEPS: Final = re.compile(r"(?i)steps?|it|iter|iters|iterations?|updates?")
 _COUNTED: Final = re.compile(
@@ -36,8 +38,9 @@ _COUNTED: Final = re.compile(
 _MEASURES: Final = re.compile(
     r"(?i).*(?:acc|accuracy|loss|err|error|f1|auc|map|bleu|rouge|wer|cer|ppl|perplexity|score|metric|reward"
     r"|return|psnr|fid|iou|dice|mse|mae|rmse)|val|best|top|lr|seed|fold|rank|of|v|version|fp|bf|int|gpu|run|exp"
+    r"|worker|proc|process|node|host|shard|part|split|trial|phase|stage|task|job"
 )
-"""Words before a number that is no counter: what was measured, and what stays the same."""
+"""Words before a number that is no counter: what was measured, a part, and what stays the same."""
 
 MAX_DIGITS: Final = 15
 
@@ -118,7 +121,14 @@ def _counter(rows: Sequence[Sequence[_Slot]], *, is_constant: bool) -> int | Non
     if len(rows) > 1:
         places = [i for i in places if i < len(rows[1]) and newest[i].value > rows[1][i].value]
         columns = {i: [row[i].value for row in rows if i < len(row)] for i in places}
-        places = [i for i in places if all(starmap(gt, pairwise(columns[i])))] or places  # no epoch of steps
+        places = (
+            [i for i in places if all(starmap(gt, pairwise(columns[i])))]
+            or [
+                i  # no epoch of steps
+                for i in places
+                if not any(a != b and a[i : i + 1] == b[i : i + 1] for a, b in pairwise(rows))
+            ]
+        )
     elif is_constant:
         return None
     else:
@@ -137,11 +147,16 @@ def _template(name: str) -> str:
 
 
 def _slots(name: str) -> list[_Slot]:
-    """Return the whole numbers in a name; a decimal keeps its place, and is none."""
-    found = _NUMBER.findall(_stem(name))
+    """Return the whole numbers in a name; a decimal, or a part of a word, keeps its place, and is none."""
     return [
-        _Slot(label, int(digits), is_apart=bool(mark))
-        if digits.isdecimal() and len(digits) <= MAX_DIGITS
+        _Slot(each[1], int(each[3]), is_apart=bool(each[2]))
+        if each[3].isdecimal() and len(each[3]) <= MAX_DIGITS and not _is_in_a_word(each)
         else _Slot("loss", 0, is_apart=True)
-        for label, mark, digits in found
+        for each in _NUMBER.finditer(_stem(name))
     ]
+
+
+def _is_in_a_word(number: re.Match[str]) -> bool:
+    """Return True for digits of a digest or of an exponent: ``9f8c11``, ``2e3``; not of ``ep3it500``."""
+    before, label = number.string[max(number.start() - 1, 0) : number.start()], number[1]
+    return before.isdigit() and bool(label) and not (len(label) > 1 and _COUNTED.fullmatch(label))

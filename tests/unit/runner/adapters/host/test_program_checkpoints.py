@@ -7,6 +7,7 @@ import lzma
 import os
 import pickle
 import struct
+import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
@@ -144,6 +145,61 @@ def test_the_newest_lacks_no_file_that_the_one_before_has(work: Path, saved: Sav
     assert saved(NUMBERED).steps == (2, 1)
     (work / "out/checkpoint-2/trainer_state.json").unlink()
     assert saved(NUMBERED).rejected == ("out/checkpoint-2: lacks trainer_state.json, which checkpoint-1 has",)
+
+
+@pytest.mark.parametrize(
+    ("files", "lacks"),
+    [
+        (("zero_pp_rank_0.pt zero_pp_rank_1.pt", "zero_pp_rank_0.pt"), "zero_pp_rank_1.pt"),
+        (("at{0}/rank_0.pt at{0}/rank_1.pt", "at{0}/rank_0.pt"), "at500/rank_1.pt"),
+        (("__0_0.distcp __1_0.distcp .metadata", "__0_0.distcp .metadata"), "__1_0.distcp"),
+        (("old_1.pt old_2.pt", "old_2.pt old_3.pt"), None),
+    ],
+)
+def test_a_checkpoint_has_the_files_of_all_ranks_of_its_attempt(
+    work: Path, checkpoints: ProgramCheckpoints, saved: Saved, files: tuple[str, str], lacks: str | None
+) -> None:
+    before, after = files
+
+    def save(step: int, names: str) -> None:
+        for name in names.format(step).split():
+            write(work / f"out/checkpoint-{step}" / name, archive(b"%d" % step), age_s=9999 - step)
+
+    save(500, before)
+    assert saved(NUMBERED).steps == (500,)
+    save(1000, after)
+    told = () if lacks is None else (f"out/checkpoint-1000: lacks {lacks}, which checkpoint-500 has",)
+    assert saved(NUMBERED).rejected == told
+    checkpoints.choose(1, 2, NUMBERED, None)
+    save(1500, after)  # the next attempt has one process less
+    assert saved(NUMBERED).steps[0] == 1500
+
+
+def test_an_index_beside_the_parts_that_it_names_is_whole(work: Path, saved: Saved) -> None:
+    write(work / "out/w.safetensors.index.json", b'{"weight_map": {"a": "w-1.bin"}}')
+    write(work / "out/w-1.bin")
+    assert saved(ProgramFiles("out/w*", 2)).rejected == ()
+
+
+def test_a_directory_that_is_filled_slowly_is_one_checkpoint(
+    work: Path, tmp_path: Path, checkpoints: ProgramCheckpoints
+) -> None:
+    for step in (500, 1000):
+        for age, name in enumerate(("model.bin", "optimizer.bin", "state.json")):
+            write(work / f"out/checkpoint-{step}" / name, b"{}", age_s=2000 - step - age)
+            assert checkpoints.saved(1, NUMBERED, Verification.SIZES).are_steps
+    assert checkpoints.saved(1, NUMBERED, Verification.SIZES).steps == (1000, 500)
+    assert not list((tmp_path / "kept/1").glob("[0-9]*"))
+
+
+def test_what_is_added_to_the_checkpoint_of_a_resume_is_no_progress(
+    work: Path, checkpoints: ProgramCheckpoints
+) -> None:
+    write(work / "out/checkpoint-500/model.bin", age_s=9)
+    checkpoints.saved(1, NUMBERED, Verification.SIZES)
+    checkpoints.choose(1, 2, NUMBERED, None)
+    write(work / "out/checkpoint-500/eval.json", b"{}")
+    assert checkpoints.saved(1, NUMBERED, Verification.CONTENT, 2).advanced is False
 
 
 def test_what_is_being_written_is_not_looked_at_while_the_program_runs(
@@ -924,6 +980,14 @@ def test_a_name_that_is_not_utf_8_is_no_checkpoint(work: Path, saved: Saved) -> 
         ("out/model_9.json", "out/train.log"),
         ("out/iter_100/state", "out/latest_checkpointed_iteration.txt"),
         ("out/model_100.pth", "out/last_checkpoint"),
+        ("out/ckpt.pt", "out/ckpt.pt.new"),
+        ("out/ckpt.pt", "out/tmpab12_d9z"),
+        ("out/ckpt.pt", "out/temp_ckpt.pt"),
+        ("out/ckpt.pt", "out/ckpt_temp.pt"),
+        ("out/ckpt_0.7_temp_0.5.pt", "out/log.txt"),
+        ("out/checkpoint-20/state", "out/runs/Nov27/events.out.tfevents.1"),
+        ("out/checkpoint-20/state", "out/metrics.jsonl"),
+        ("out/checkpoint-20/state", "out/all_results.json"),
     ],
 )
 def test_a_name_that_is_given_up_and_a_text_that_names_the_newest_are_no_checkpoints(
@@ -973,11 +1037,30 @@ def test_a_program_may_keep_its_state_in_a_text_that_is_called_latest(
     assert len(saved(ProgramFiles(pattern, 2)).steps) == 1
 
 
+def test_a_link_to_a_directory_of_a_pattern_is_told(work: Path, saved: Saved) -> None:
+    write(work / "runs/1/last.ckpt", archive())
+    (work / "latest").symlink_to("runs/1")
+    told = saved(ProgramFiles("latest/*.ckpt", 2)).missed
+    assert told == "latest is a link, which is not followed; name what it leads to"
+    assert (
+        saved(ProgramFiles("runs/1/last.ckpt/*", 2)).missed == "runs/1/last.ckpt is a file, and no directory"
+    )
+
+
 def test_a_link_that_a_pattern_names_is_told(work: Path, saved: Saved) -> None:
     write(work / "out/epoch=1.ckpt", archive())
     (work / "out/last.ckpt").symlink_to("epoch=1.ckpt")
     told = saved(ProgramFiles("out/last.ckpt", 2)).missed
     assert told == "out/last.ckpt is a link, which is not followed; name what it leads to"
+
+
+def packed() -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as target:
+        entry = tarfile.TarInfo("weights.pt")
+        entry.size = 5000
+        target.addfile(entry, io.BytesIO(bytes([7]) * 5000))
+    return file.getvalue()
 
 
 HDF5 = b"\x89HDF\r\n\x1a\n" + b"\0" * 32
@@ -998,7 +1081,20 @@ NPY = b"\x93NUMPY\x01\0\x76\0{'descr': '<f8', 'fortran_order': False, 'shape': (
             "ends in the middle of what is compressed",
         ),
         ("s.rds", lzma.compress(b"X"), None),
-        ("s.rds", lzma.compress(b"X")[:-1], "ends in the middle of what is compressed"),
+        ("s.rds", lzma.compress(b"X")[:-1], "has no mark of its end"),
+        ("m.pt", bytes(5000), "begins with zeros"),
+        ("m.h5", bytes(5000), "begins with zeros"),
+        ("weights.bin", bytes(5000), None),
+        ("agent.th", pickle.dumps([1] * 99), None),
+        ("agent.th", pickle.dumps([1] * 99)[:-9], "ends in the middle of its pickle"),
+        ("state", pickle.dumps({"w": bytes(99_999)}), None),
+        ("state", pickle.dumps({"w": bytes(99_999)})[:-9], "ends in the middle of its pickle"),
+        ("m.pt", pickle.dumps([1] * 99) + b"weights", None),
+        ("m.parquet", b"PAR1" + bytes(99) + b"PAR1", None),
+        ("m.parquet", b"PAR1" + bytes(99), "has no mark of its end"),
+        ("m.nemo", packed(), None),
+        ("m.nemo", packed()[:-9000], "has no mark of its end"),
+        ("m.pth.tar", archive(), None),
         ("m.pkl", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02K\x01.raw weights", None),
         ("log.json", b'{"step": 1}\n{"step": 2}\n', None),
         ("log.json", b'{"step": 1}\n{"st', "is no complete JSON"),
@@ -1028,6 +1124,11 @@ def test_formats_of_the_field_show_that_they_are_broken_off(
         ({"w.safetensors.index.json": b'{"weight_map": {"a": "w-1.bin"}}', "w-1.bin": b"x"}, None),
         ({"w.safetensors.index.json": b'{"weight_map": {"a": "w-1.bin"}}'}, "w-1.bin"),
         ({"other.index.json": b"[]"}, None),
+        ({"m-00001-of-00002.bin": b"x", "m-00002-of-00002.bin": b"x"}, None),
+        (
+            {"m-00001-of-00003.bin": b"x", "m-00003-of-00003.bin": b"x"},
+            "some of the 3 parts of m-00001-of-00003.bin",
+        ),
     ],
 )
 def test_a_first_checkpoint_in_parts_lacks_none_that_its_index_names(
@@ -1057,6 +1158,17 @@ def test_a_first_checkpoint_in_parts_lacks_none_that_its_index_names(
         (["resnet50.pt"], None),
         (["gpt2_ckpt.pt"], None),
         (["myepoch3.pt"], (3,)),
+        (["ckpt_e3b7f2.pt", "ckpt_9f8c11.pt"], None),
+        (["run-20261127_180000-abc123", "run-20261127_190000-x9z8y7"], None),
+        (["model_27-11-2026.pt", "model_28-11-2026.pt"], None),
+        (["step_1e3.pt", "step_2e3.pt"], None),
+        (["step=1,000.pt", "step=2,000.pt"], None),
+        (["worker0.pt", "worker1.pt"], None),
+        (["trial_3_epoch_5.pt", "trial_4_epoch_1.pt"], None),
+        (["phase1_step_200.pt", "phase2_step_50.pt"], None),
+        (["ep1_it100.pt", "ep1_it200.pt", "ep2_it100.pt"], None),
+        (["ep1_it100.pt", "ep2_it100.pt"], (2, 1)),
+        (["ep1it100.pt", "ep1it200.pt"], (200, 100)),
         (["netG_epoch_1.pt", "netD_epoch_1.pt", "netG_epoch_2.pt", "netD_epoch_2.pt"], (2, 1)),
         (["ckpt-5.data-00000-of-00001", "ckpt-5.index"], (5,)),
     ],

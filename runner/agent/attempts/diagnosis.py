@@ -361,6 +361,7 @@ CAUSES: Final = frozenset(
 _READ_BY_A_SHELL: Final = re.compile(
     rb"([^\s:]{1,200}\.py): (?:line )?[0-9]+: (?:(?:import|from): (?:command )?not found|[Ss]yntax error)"
 )
+_WORKER_CODE: Final = re.compile(rb"ChildFailedError[^\x00]*\n *exitcode *: ([0-9]+) ")
 _NO_SCRIPT: Final = re.compile(
     rb"can't open file '[^'\n]{0,200}': \[Errno 2\]|: No module named |^Fatal error: cannot open file '"
     rb"|^ERROR: could not open file /|^Error: Cannot find module '",
@@ -517,7 +518,9 @@ def diagnose(log: bytes, exit_code: int | None) -> Diagnosis | None:
             cause, words = BY_SIGNAL[killed]
             return Diagnosis(cause, f"a process of the program: {words}")
     last = last_words(log)
-    if _tracebacks(log):
+    if launched := _of_a_worker(log):
+        last, exit_code = launched
+    elif _tracebacks(log):
         return None
     if match := _READ_BY_A_SHELL.search(last):
         script = match[1].decode(errors="replace")
@@ -531,6 +534,13 @@ def diagnose(log: bytes, exit_code: int | None) -> Diagnosis | None:
     ):
         return _refused(last)
     return None
+
+
+def _of_a_worker(log: bytes) -> tuple[bytes, int] | None:
+    """Return the last lines of a process of torchrun that has left no traceback, and its exit code."""
+    before, *found = _cleaned(log).split(_TRACEBACK)
+    code = _WORKER_CODE.search(found[0]) if len(found) == 1 else None
+    return None if code is None else (b"\n".join(before.splitlines()[-LAST_LINES:]), int(code[1]))
 
 
 def _line_at(text: bytes, place: int) -> str:

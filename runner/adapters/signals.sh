@@ -86,9 +86,15 @@ is_shell() {
     case $name in sh | ash | bash | dash | ksh | zsh | busybox) return 0 ;; *) return 1 ;; esac
 }
 
-# Return whether the process of the last look, without a handler, only waits for its children.
+# Return whether process $pid, that of the last look and without a handler, only waits for its children, in any of its threads.
 waits() {
-    is_shell || case $asleep in do_wait*) return 0 ;; *) return 1 ;; esac
+    ! is_shell || return 0
+    for file in "/proc/$pid/task"/*/wchan; do
+        line=
+        [ ! -r "$file" ] || read -r line <"$file"
+        case $line in do_wait*) return 0 ;; esac
+    done
+    return 1
 }
 
 # Return whether process $1 holds a pipe into which process $2 prints, and which it does not print into itself.
@@ -103,11 +109,11 @@ reads() {
     return 1
 }
 
-# Set $below to those of $children that are programs of their own, if a process without a handler reads what they print:
-# from one pipe, or from several at a time.
+# Set $below to those of $children that are programs of their own, if a process without a handler sleeps until it looks
+# at them again, or reads what they print: from one pipe, or from several at a time.
 # Forked loader processes, and those of Python's multiprocessing, are parts of it.
 find_printers() {
-    case $asleep in *pipe_read* | pipe_wait*) several=0 ;; *poll*) several=1 ;; *) return ;; esac
+    case $asleep in *pipe_read* | pipe_wait* | *nanosleep*) several=0 ;; *poll*) several=1 ;; *) return ;; esac
     for child in $children; do
         words=
         [ ! -r "/proc/$child/cmdline" ] || read -r words <"/proc/$child/cmdline"

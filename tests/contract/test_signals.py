@@ -39,6 +39,22 @@ sys.exit(75)
 
 CALL = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, 'home/train.py']))"
 
+POLL = """\
+import subprocess, sys, time
+program = subprocess.Popen([sys.executable, "home/train.py"])
+while program.poll() is None:
+    time.sleep(0.2)
+sys.exit(program.returncode)
+"""
+
+THREADS = """\
+import subprocess, sys
+from concurrent.futures import ThreadPoolExecutor
+with ThreadPoolExecutor() as threads:
+    codes = list(threads.map(subprocess.call, [[sys.executable, "home/train.py"]]))
+sys.exit(codes[0])
+"""
+
 READ = """\
 import subprocess, sys
 program = subprocess.Popen(["python3", "home/train.py"], stdout=subprocess.PIPE, text=True)
@@ -94,6 +110,8 @@ WRAPPED = {
     "subshell": ["sh", "-c", f"(cd . && {PROGRAM}); exit $?"],
     "timeout": ["timeout", "1000", "python3", "home/train.py"],
     "launcher": ["python3", "-c", CALL],
+    "poller": ["python3", "-c", POLL],
+    "threads": ["python3", "-c", THREADS],
     "reader": ["python3", "-c", READ],
     "reader of both": ["python3", "-c", READ_BOTH],
     "parallel": ["bash", "-c", PARALLEL, "parallel", "python3", "home/train.py"],

@@ -17,6 +17,7 @@ import docker
 import hypothesis
 import pytest
 import structlog
+from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
@@ -120,8 +121,8 @@ class Units(LoadFileScheduling):
             super()._reschedule(node)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config) -> Units | None:
-    return Units(config) if config.getoption("dist") == "loadfile" else None
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Units | None:
+    return Units(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -18,14 +18,13 @@ Json: TypeAlias = dict[str, Any]
 def summary(row: JobRow, waiting: str, progress: Status | None) -> Json:
     """Return one job as a list shows it; ``waiting`` is its pending reason, by a plan of before perhaps."""
     state = row.job.state
-    waits = isinstance(state, Preparing | Queued)
     return {
         "id": row.job.id,
         "name": row.name,
         "owner": row.owner.name,
         "state": state.kind,
         "outcome": str(state.outcome) if isinstance(state, Finished) else None,
-        "why": (waiting if waits else "") or _why(row.job),
+        "why": ("" if isinstance(state, Finished) else waiting) or _why(row.job),
         "since": moment(state.since),
         "submitted_at": moment(row.submitted_at),
         "attempt": row.job.attempts,

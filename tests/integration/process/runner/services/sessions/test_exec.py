@@ -115,6 +115,7 @@ def test_a_session_is_two_events_with_who_and_no_arguments(daemon: Service, job:
 
     before = len(told())
     typed(daemon, "exec", job, "--", "/bin/sh", "-c", "exit 9 # secret")
+    until(lambda: any(each.endswith("exit code 9") for each in told()[before:]), "its end is an event")
     texts = told()[before:]  # the session of another test may end among them
     assert len([each for each in texts if "exec of sh, begun by root" in each]) == 1
     assert len([each for each in texts if each.endswith("exit code 9")]) == 1

@@ -468,7 +468,14 @@ def service(**settings: object) -> Iterator[Service]:
     finally:
         made.close()
         _unmount_below(root)
+        until(lambda: _is_removed(root), f"{root} is removed")
+
+
+def _is_removed(root: Path) -> bool:
+    """Remove a tree in which a shim of an attempt may still write its last file."""
+    with suppress(OSError):
         shutil.rmtree(root)
+    return not root.exists()
 
 
 def _unmount_below(root: Path) -> None:

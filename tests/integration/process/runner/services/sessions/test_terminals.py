@@ -9,6 +9,7 @@ import pytest
 from runner.base.errors import Refused, UsageError
 from tests.fakes.daemon.service import Service, service, until
 from tests.fakes.daemon.terminals import LEAVE, code_of, show_two, typing
+from tests.fakes.patience import patience
 
 
 @pytest.fixture(scope="module")
@@ -140,26 +141,24 @@ def test_no_socket_of_another_user_is_connected_to(daemon: Service, job: str) ->
         (place / "decoy").unlink()
 
 
-POLICY = """\
+def test_a_quiet_terminal_is_warned_on_its_screen_and_then_ended() -> None:
+    with service(executor="process", watch_every_s=0.5) as daemon:
+        daemon.start()
+        soon_s = patience(0.6)  # a screen is there before, however slow the machine is
+        (daemon.root / "impatient.yaml").write_text(f"""\
 policy: 1
 name: impatient
 extends: default
 
 on_watch:
   - name: quiet
-    when: {terminal.idle_s: {gt: 1}}
+    when: {{terminal.idle_s: {{gt: {soon_s}}}}}
     do: advise
     why: nobody types
   - name: over
-    when: {terminal.idle_s: {gt: 4}}
+    when: {{terminal.idle_s: {{gt: {2 * soon_s}}}}}
     do: stop
-"""
-
-
-def test_a_quiet_terminal_is_warned_on_its_screen_and_then_ended() -> None:
-    with service(executor="process", watch_every_s=0.5) as daemon:
-        daemon.start()
-        (daemon.root / "impatient.yaml").write_text(POLICY)
+""")
         file = daemon.file(
             "quiet",
             workload={"kind": "program", "command": ["/bin/sh"], "terminal": True},

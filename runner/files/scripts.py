@@ -22,7 +22,7 @@ _PYTHON_VALUES: Final = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 _NO_SCRIPT: Final = re.compile(r"-[A-Za-z]*[cms].*|-|--.*")
 """Options of interpreters after which no script follows, or not surely."""
 
-_PLAIN: Final = frozenset({"Rscript", "julia", "perl", "ruby", "node", "papermill"})
+_PLAIN: Final = frozenset({"Rscript", "julia", "perl", "ruby", "papermill"})
 """Interpreters whose options are not known here."""
 
 _LAUNCHERS: Final = ("torchrun", "deepspeed", "accelerate")
@@ -55,8 +55,8 @@ def find_unstartable(command: Sequence[str], files: Mapping[str, bool]) -> tuple
     """
     at = next((n for n, word in enumerate(command) if not _comes_before(word)), len(command))
     word = "".join(command[at : at + 1])
-    if word.startswith("/") or normpath(word) not in files:
-        return None
+    if word.startswith("/") or normpath(word) not in files or "uv" in map(basename, command[:at]):
+        return None  # uv starts Python for a script
     if "/" not in word:
         return (at, describe_bare(word)) if word.endswith(SCRIPTS) else None
     return None if files[normpath(word)] else (at, describe_not_executable(word))

@@ -100,6 +100,9 @@ def test_a_program_that_does_not_start_so_is_told_with_the_lines_that_work(
     assert find_unstartable(line.split(), {"run.sh": False, "fit.R": True}) == (at, fact)
 
 
-@pytest.mark.parametrize("line", ["", "./fit.R", "bash run.sh", "make", "/run.sh", "other.sh", "./other.sh"])
+@pytest.mark.parametrize(
+    "line",
+    ["", "./fit.R", "bash run.sh", "make", "/run.sh", "other.sh", "uv run run.sh", "/opt/uv run ./run.sh"],
+)
 def test_of_any_other_program_nothing_is_known(line: str) -> None:
     assert find_unstartable(line.split(), {"run.sh": False, "fit.R": True, "make": True}) is None

@@ -164,9 +164,12 @@ def test_a_command_that_is_killed_alone_says_nothing_of_its_job(daemon: Service,
 
 def test_a_user_has_so_many_sessions_and_no_more(daemon: Service, job: str) -> None:
     sleep = {"argv": ["sleep", "1000"]}
+    first = len(told(daemon, job, "session_begun"))
+    # a session of another test counts until its end is recorded
+    until(lambda: len(told(daemon, job, "session_ended")) == first, "no session of another test is left")
     sessions = [open_session(daemon.client, job, "exec", sleep) for _ in range(3)]
     try:
-        until(lambda: daemon.told(job).count("exec of sleep, begun") >= 3, "three sessions have begun")
+        until(lambda: len(told(daemon, job, "session_begun")) == first + 3, "three sessions have begun")
         done = typed(daemon, "exec", job, "true")
         assert done.returncode == Refused.exit_code
         assert b"has 3 sessions already (sessions_per_user); end some" in done.stderr
@@ -174,6 +177,11 @@ def test_a_user_has_so_many_sessions_and_no_more(daemon: Service, job: str) -> N
         for session in sessions:
             session.close()
     until(lambda: typed(daemon, "exec", job, "true").returncode == 0, "another session may begin")
+
+
+def told(daemon: Service, job: str, kind: str) -> list[str]:
+    """Return the texts of a job's events of a kind."""
+    return [each["text"] for each in daemon.events(job) if each["kind"] == kind]
 
 
 @pytest.mark.parametrize(

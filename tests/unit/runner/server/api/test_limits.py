@@ -63,7 +63,7 @@ def test_who_asks_too_often_waits_and_is_refused_in_the_end_and_nobody_else_is(
     gate = Gate(monkeypatch, 2.0)
     answers = [gate.ask(ANN) for _ in range(100)]
     assert gate.served == 2 * (REQUESTS_BURST_S + LONGEST_WAIT_S) + 1
-    assert gate.slept[: gate.served + 1] == [0] * 21 + [0.5, 1.0, LONGEST_WAIT_S]
+    assert gate.slept[: gate.served + 1] == [0] * int(2 * REQUESTS_BURST_S + 1) + [0.5, 1.0, LONGEST_WAIT_S]
     head, body = answers[-1]
     assert head["status"] == 429
     assert dict(head["headers"])[b"retry-after"] == b"2"

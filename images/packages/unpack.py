@@ -18,6 +18,9 @@ from images.packages.scratch import Scratch, make_scratch, own_directory, remove
 from images.packages.values import Account, Indexes, Limits, PythonFacts
 
 MAX_SCRIPT_BYTES: Final = 1024**2
+MAX_RECORD_BYTES: Final = 64 * 1024**2
+"""Of the list of a package's files; that of the largest has some megabytes."""
+
 _SHEBANG: Final = re.compile(
     rb"#!/bin/sh\n'''exec' [^\n]*\n' '''\n|#![^\n]*python[^\n]*\n"  # of a long path, or of a short one
 )
@@ -149,9 +152,16 @@ def _use_python(path: Path, facts: PythonFacts) -> None:
 
 
 def _correct_record(record: Path) -> None:
-    """Leave out the hashes of scripts, which depend on their interpreter, and the files that were removed."""
+    """Leave out the hashes of scripts, which depend on their interpreter, and the files that were removed.
+
+    Raises:
+        BuildFailed: it is larger than any, as that of a wheel of a few kilobytes may be.
+    """
     if not record.is_file():
         return
+    if record.stat().st_size > MAX_RECORD_BYTES:
+        package, most = record.parent.name.removesuffix(".dist-info"), MAX_RECORD_BYTES // 1024**2
+        raise BuildFailed(f"{package}: its list of files (RECORD) is larger than {most} MiB")
     text = record.read_text(encoding="utf-8", errors="surrogateescape")
     changed = _SCRIPT_LINE.sub(r"\1,,", _REMOVED_LINE.sub("", text))
     if changed != text:

@@ -19,7 +19,7 @@ from images.packages.probe import parse_facts
 from images.packages.resolve import Resolver, Unresolvable
 from images.packages.scratch import own_directory, parse_names, remove_tree, scratch
 from images.packages.sdist import SourceBuilder, download
-from images.packages.unpack import Unpacker
+from images.packages.unpack import Unpacker, arrange
 from images.packages.values import Account, Indexes, Installed, Limits, PythonFacts, Requirements, Source
 from images.ports import Step, StepEnd
 from runner.adapters.host.users import HostUsers
@@ -281,6 +281,16 @@ def test_a_line_without_an_end_is_told_in_parts(tmp_path: Path) -> None:
     run = program.run(argv, tmp_path, dict(os.environ), None, Limits(), CancellationToken(), told.append)
     assert len(run.output) <= program.MAX_OUTPUT
     assert max(map(len, told)) <= program.MAX_LINE
+
+
+def test_a_list_of_files_of_any_size_is_not_read(tmp_path: Path) -> None:
+    """A wheel of 300 KB unpacks to one of 300 MB."""
+    about = tmp_path / "lib" / "python3.11" / "site-packages" / "evil-1.0.dist-info"
+    about.mkdir(parents=True)
+    with (about / "RECORD").open("wb") as record:
+        record.truncate(2**40)
+    with pytest.raises(BuildFailed, match=r"^evil-1.0: its list of files \(RECORD\) is larger than 64 MiB$"):
+        arrange(tmp_path, FACTS)
 
 
 def test_a_directory_of_any_depth_is_removed(tmp_path: Path) -> None:

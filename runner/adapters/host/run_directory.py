@@ -321,7 +321,7 @@ class HostRunDirectory:
             self.root.rename(self.root.with_name(name))
 
     def remove(self) -> None:
-        shutil.rmtree(self.root, ignore_errors=True)
+        _remove(self.root)
 
     def seed(self, lineage: int, fill: Callable[[Path], None]) -> None:
         fill(self.begin_seed(lineage))
@@ -369,10 +369,7 @@ class HostRunDirectory:
         for parent in (self.root, *(self.root / name for name in ("attempts", "lineages", "work"))):
             with suppress(FileNotFoundError, NotADirectoryError):
                 for draft in parent.glob(".*.draft"):
-                    if draft.is_dir() and not draft.is_symlink():
-                        shutil.rmtree(draft, ignore_errors=True)
-                    else:
-                        draft.unlink(missing_ok=True)
+                    _remove(draft)
 
     def has_kept(self, attempt: int, name: str) -> bool:
         parent = self.root / "attempts"
@@ -561,8 +558,14 @@ def _make_empty(draft: str | Path) -> None:
     try:
         os.mkdir(draft, 0o700)
     except FileExistsError:
-        shutil.rmtree(draft, ignore_errors=True)
+        _remove(Path(draft))
         os.mkdir(draft, 0o700)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or a directory, however deep: its owner may have reached it."""
+    with directory_at(path.parent, PurePosixPath()) as parent:
+        remove(parent, path.name)
 
 
 def _write_new(path: str | Path, content: bytes, mode: int, uid: int, gid: int) -> None:

@@ -14,6 +14,7 @@ from runner.base.errors import Refused, Unavailable
 from runner.core.ports.checkpoints import SavedCheckpoints
 from runner.core.ports.code import WorkingDirectory
 from runner.core.ports.users import Owner
+from tests.unit.runner.adapters.host.test_program_checkpoints import nest
 
 ROOT = os.geteuid() == 0
 OWNER = Owner(65532, 65532, "ann") if ROOT else Owner(os.getuid(), os.getgid(), "ann")
@@ -109,6 +110,16 @@ def test_a_draft_left_by_a_crash_is_no_obstacle(directory: HostRunDirectory) -> 
     (directory.root / "attempts" / ".1.draft" / "spec.json").write_text("torn")
     paths = directory.prepare(SPEC, {})
     assert AttemptSpec.model_validate_json(paths.spec.read_bytes()) == SPEC
+
+
+def test_a_draft_is_removed_however_deep_its_owner_has_made_it(tmp_path: Path) -> None:
+    """While a worker fills it, other processes of its user reach it, too."""
+    staged = HostRunDirectory(tmp_path / "jobs" / ".canary-1", OWNER)
+    staged.create()
+    for remove in (lambda: staged.begin_seed(1), staged.remove_drafts, staged.remove):
+        nest(staged.begin_seed(1) / "deep", 1200)
+        remove()
+    assert list((tmp_path / "jobs").iterdir()) == []
 
 
 def test_secrets_are_the_jobs_alone_and_are_forgotten_at_the_end(directory: HostRunDirectory) -> None:

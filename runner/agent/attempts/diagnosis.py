@@ -120,7 +120,7 @@ _SIGNS: Final = (
         rb"|invalid device function|unsupported display driver|not compiled with CUDA enabled"
         rb"|the provided PTX was compiled"
         rb"|support bf16|only supports? (?:Ampere|Hopper)|with compute capability"
-        rb"|_STATUS_\w*(?:ARCH|VERSION)_MISMATCH|LIBRARY_LOADING_FAILED|cuDNN version incompatibility"
+        rb"|_STATUS_\w{0,40}(?:ARCH|VERSION)_MISMATCH|LIBRARY_LOADING_FAILED|cuDNN version incompatibility"
         rb"|TensileLibrary|NoBinaryForGpu|kernel image is invalid|invalid value for --gpu-architecture"
         rb"|cuDNN version too old|Device API cuda is not enabled",
         "the packages of the job do not fit this driver or this device",
@@ -275,7 +275,8 @@ _SIGNS: Final = (
     ),
     _sign(
         ExitCause.NON_FINITE,
-        rb"(?i)(?:loss|grad\w*|logits|weights?)\b[^\n]{0,60}\b(?:nan|inf|infinite|non-?finite|not finite)\b"
+        rb"(?i)(?:loss|grad\w{0,40}|logits|weights?)\b[^\n]{0,60}"
+        rb"\b(?:nan|inf|infinite|non-?finite|not finite)\b"
         rb"|\b(?:nan|inf|infinite|non-?finite|not finite)\b[^\n]{0,60}\b(?:loss|grad)|returned nan values"
         rb"|^FloatingPointError|loss scale already at minimum|probability tensor contains either"
         rb"|to satisfy the constraint[^\n]{0,200}found invalid values:",

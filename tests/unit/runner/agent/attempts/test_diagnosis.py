@@ -10,6 +10,7 @@ import pytest
 
 from runner.agent.attempts.diagnosis import diagnose, find_complaint, find_exception
 from runner.core.job.exit_cause import Evidence, explain_exit
+from tests.unit.runner.files.test_requirements import few_seconds
 
 ENDS: Final = Path(__file__).with_name("ends_of_logs.txt").read_text(encoding="utf-8")
 HEAD: Final = re.compile(r"^=== (.+): exit (\d+): (\w+)\n", re.MULTILINE)
@@ -163,3 +164,9 @@ Unsupported operand 118
 )
 def test_the_last_line_that_says_what_went_wrong_is_found(log: bytes, said: str) -> None:
     assert find_complaint(log) == said
+
+
+@pytest.mark.parametrize("words", ["_STATUS_", "grad"])
+def test_the_end_of_a_log_of_one_word_is_searched_in_linear_time(words: str) -> None:
+    with few_seconds():
+        assert diagnose(words.encode() * (2**19 // len(words)), 1) is None

@@ -178,8 +178,9 @@ async def submit(
 ) -> Response:
     """Submit the jobs of a job file, or make its schedule."""
     submission = body.submission(name=body.name, token=body.token, instead=body.instead.model_dump())
-    # Most files do not contain the word, and are not parsed twice.
-    if b"schedule" in submission.text and await run_check(schedules.has_schedule, caller, submission):
+    # Most files have neither the word nor an escape that could be in it, and are not parsed twice.
+    may_have = b"schedule" in submission.text or b"\\" in submission.text
+    if may_have and await run_check(schedules.has_schedule, caller, submission):
         return await _make_schedule(schedules, caller, submission, dry_run=body.dry_run)
     try:
         if body.dry_run:

@@ -44,6 +44,13 @@ def test_the_word_schedule_alone_makes_none(site: Site) -> None:
     assert site.submit(JOB + "schedule: null\n").json()["job"]["id"] == "2"
 
 
+def test_a_schedule_is_one_however_its_name_is_spelt(site: Site) -> None:
+    escaped = NIGHTLY.replace("schedule:", '"sch\\u0065dule":')
+    assert "schedule:" not in escaped
+    assert made(site, escaped)["name"] == "nightly"
+    assert site.ask("GET", "/jobs").json()["jobs"] == []
+
+
 def test_a_wrong_file_with_a_schedule_is_refused_with_its_places(site: Site) -> None:
     status, kind, message = error(site.submit(NIGHTLY + "nam: x\n", shown="job.yaml"))
     assert (status, kind) == (422, "usage")

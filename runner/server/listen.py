@@ -94,6 +94,7 @@ def server_of(
         loop="uvloop",
         lifespan="off",
         log_config=None,
+        log_level="error",  # it warns of each request that is none, and anybody sends thousands a second
         access_log=False,
         proxy_headers=False,  # the caller is who the kernel says, whatever a header says
         timeout_graceful_shutdown=round(GRACE_S) + 1,

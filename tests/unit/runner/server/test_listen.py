@@ -4,18 +4,20 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
 import uvicorn
+from fastapi import FastAPI
 
 from runner.base.broadcast import ChangeBroadcast
 from runner.server import listen
 from runner.server.api.peer import PeerProtocol
 from runner.server.leaving import StopDeadline
-from runner.server.listen import Server, bound
+from runner.server.listen import Server, bound, server_of
 from tests.fakes.patience import patience
 
 Receive = Callable[[], Awaitable[Any]]
@@ -94,6 +96,25 @@ def test_who_is_asked_to_leave_before_it_serves_does_not_begin() -> None:
         with ThreadPoolExecutor(1) as thread:
             thread.submit(lambda: asyncio.run(server.serve(sockets=[listener]))).result(20)
     assert left == [True]
+
+
+def test_what_is_no_request_leaves_no_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Anybody may send thousands a second, and the log is the operator's."""
+    server = server_of(FastAPI(), lambda: None, lambda: False, lambda: None, StopDeadline(60))
+    ours, theirs = socket.socketpair()
+
+    async def asked() -> bytes:
+        server.config.load()
+        protocol = partial(PeerProtocol, server.config, server.server_state, {})
+        await asyncio.get_running_loop().connect_accepted_socket(protocol, theirs)
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        writer.write(b"runner list\r\n\r\n")
+        answer = await asyncio.wait_for(reader.read(), patience())
+        writer.close()
+        return answer
+
+    assert asyncio.run(asked()).startswith(b"HTTP/1.1 400 ")
+    assert caplog.text == ""
 
 
 async def _nobody_asks(_scope: object, _receive: Receive, _send: Send) -> None:

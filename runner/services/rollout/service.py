@@ -5,7 +5,7 @@ decision: the new revision, and what follows for the running attempt.  ``keep`` 
 as it is, and that the change is declined; a job that stands still for its canary goes on with its old file.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -240,12 +240,17 @@ class RolloutService:
             raise Refused(f"job {row.job.id}: belongs to {row.owner.name}; only they may change what it is")
         kept = {"code": before.code, "own": before.own} if request.submission.file_only else {}
         after = after.model_copy(update={"sweep": before.sweep, **kept})
-        predecessors.refuse_cycle(row.job.id, after, self.service.store)
+        predecessors.refuse_cycle(row.job.id, after, self._waits_for)
         owner = self.service.submission.owner(caller).name
         predecessors.refuse_hopeless(request.submission, [after], owner, self.service.store)
         if request.reference is not None:  # the job keeps its name, whatever the file is called
             after = after.model_copy(update={"job": after.job.model_copy(update={"name": before.job.name})})
         return row, before, after
+
+    def _waits_for(self, job_id: str) -> Iterator[str]:
+        """Yield the jobs that a job waits for, as the loop knows them; one that has ended waits for none."""
+        if tracked := self.service.daemon.tracked_jobs.get(job_id):
+            yield from (each.job_id for each in self.service.attempt_service.terms(tracked.row).after)
 
     def _resolve(self, caller: Caller, request: RolloutRequest, known: KnownRevisions) -> Revision:
         """Return the revision of a request; the paths of a file alone mean what they meant to its job."""
@@ -290,7 +295,7 @@ class RolloutService:
             now = service.queries.current(row.job.id)
             if now.job.revision != row.job.revision:
                 raise Refused(f"job {row.job.id}: was changed by somebody else meanwhile; try again")
-            predecessors.refuse_cycle(row.job.id, parse_revision(event.text), service.store)
+            predecessors.refuse_cycle(row.job.id, parse_revision(event.text), self._waits_for)
             service.submission.check_size(row.owner.name, len(event.text), f"job {row.job.id}")
             daemon.apply_event(now, event, record)
 

@@ -4,7 +4,7 @@ A name means the newest of the owner's jobs with it, or all jobs of the newest m
 belong to any user: a dependency reveals nothing that a list does not.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from runner.base.errors import Refused
 from runner.base.textfile import FileError, Problem, one_line, quoted
@@ -106,31 +106,32 @@ def members(row: JobRow, store: JobStore) -> tuple[JobRow, ...]:
     return () if sweep is None else store.following(sweep.id, sweep.count)
 
 
-def dependency_graph(job_id: str, after: After, store: JobStore) -> dict[str, tuple[str, ...]]:
-    """Return the dependencies of a job and of all jobs that it waits for, directly or by way of others.
+def dependency_graph(
+    job_id: str, after: Iterable[str], waits_for: Callable[[str], Iterable[str]]
+) -> dict[str, tuple[str, ...]]:
+    """Return the jobs that a job and all that it waits for wait for, directly or by way of others.
 
-    ``after`` takes the place of the dependencies that the store has for the job itself.
+    ``waits_for`` says it of the others; ``after`` are those of the job itself.
     """
-    graph = {job_id: tuple(each for each, _ in after)}
+    graph = {job_id: tuple(after)}
     to_read = list(graph[job_id])
     while to_read:
         other_id = to_read.pop()
-        if other_id in graph:
-            continue
-        row = store.get(other_id)
-        graph[other_id] = () if row is None else tuple(each for each, _ in parse_revision(row.revision).after)
-        to_read += graph[other_id]
+        if other_id not in graph:
+            graph[other_id] = tuple(waits_for(other_id))
+            to_read += graph[other_id]
     return graph
 
 
-def refuse_cycle(job_id: str, revision: Revision, store: JobStore) -> None:
-    """Check that the dependencies of a new revision make no cycle.
+def refuse_cycle(job_id: str, revision: Revision, waits_for: Callable[[str], Iterable[str]]) -> None:
+    """Check that the dependencies of a new revision make no cycle; ``waits_for`` as in ``dependency_graph``.
 
     Raises:
         Refused: one of them waits for the job, directly or by way of others.
     """
     try:
-        check_cycles(dependency_graph(job_id, revision.after, store))
+        after = (each for each, _ in revision.after)
+        check_cycles(dependency_graph(job_id, after, waits_for))
     except CircularDependency as error:
         origin = revision.job.origin
         raise Refused(

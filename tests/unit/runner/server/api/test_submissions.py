@@ -1,22 +1,26 @@
 """Submitting over a real daemon and store: matrices, dependencies, refusals, and options beside the file."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import local
 from typing import Any
 
 import pytest
 
 from jobs.contract import TrainingPlan
 from runner.adapters.host.users import HostUsers
+from runner.adapters.sqlite.store import SqliteStore
 from runner.agent.host_processes import HostProcesses
 from runner.base import privileges
 from runner.base.errors import Refused, Unavailable
 from runner.base.textfile import FileError
+from runner.control.controller import Controller
 from runner.core.job.attempt import Attempt
 from runner.core.ports.devices import Device as GpuDevice
 from runner.core.ports.images import ImageRefused, PullPolicy
+from runner.core.ports.store import JobRow
 from runner.core.ports.users import User
 from runner.core.scheduler.config import Quota, Quotas, SchedulerConfig
 from runner.core.scheduler.snapshot import DependencyCondition, Snapshot
@@ -436,6 +440,37 @@ def test_a_change_after_which_jobs_would_wait_for_each_other_is_refused(site: Si
     assert error(site.change(JOB + "queue: {after: ['2']}", job="second"))[2].endswith(
         "2 waits for 2; leave one out"
     )
+
+
+def test_a_change_reads_no_other_job_while_everybody_waits(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may wait for thousands, directly or by way of others."""
+    assert isinstance(site, Place)
+    here, found = local(), set[str]()
+    run, find = Controller.run_exclusively, SqliteStore.get
+
+    def run_exclusively(self: Controller, work: Callable[[], object]) -> object:
+        def alone() -> object:
+            here.is_alone = True
+            try:
+                return work()
+            finally:
+                here.is_alone = False
+
+        return run(self, alone)
+
+    def get(self: SqliteStore, job_id: str) -> JobRow | None:
+        found.update([job_id] if getattr(here, "is_alone", False) else ())
+        return find(self, job_id)
+
+    later = "queue: {not_before: '2099-01-01T00:00:00Z'}"
+    for name, queue in (("first", later), ("second", "queue: {after: [first]}"), ("other", later)):
+        site.submit(JOB + queue, name=name)
+    monkeypatch.setattr(Controller, "run_exclusively", run_exclusively)
+    monkeypatch.setattr(SqliteStore, "get", get)
+    assert site.change(JOB + "queue: {after: [second]}", job="other").status_code == 200
+    assert found <= {"3"}
 
 
 def test_a_canary_waits_for_nothing_that_its_job_has_waited_for(site: Site) -> None:

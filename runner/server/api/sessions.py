@@ -14,7 +14,7 @@ import secrets
 import signal as signals
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import PurePosixPath
@@ -80,8 +80,12 @@ class SizeBody(Body):
         return TerminalSize(self.rows, self.columns)
 
 
+Word = Annotated[str, Field(pattern=r"^[^\x00]*$")]
+"""An argument of a program, which the kernel ends at a NUL."""
+
+
 class ExecBody(Body):
-    argv: Annotated[tuple[str, ...], FailFast()] = Field(min_length=1, max_length=MAX_ARGUMENTS)
+    argv: Annotated[tuple[Word, ...], FailFast()] = Field(min_length=1, max_length=MAX_ARGUMENTS)
     input: bool = False
     terminal: SizeBody | None = None
     term: str = Field("", max_length=64, pattern=r"^[A-Za-z0-9_.+-]*$", description="The variable TERM.")
@@ -249,12 +253,12 @@ class SessionRoutes:
             process = await self.executor.start(
                 session.key, ExecRequest(argv, session.row.owner, has_input=True, outlives=True)
             )
-            try:
+            async with AsyncExitStack() as unless_ready:
+                unless_ready.push_async_callback(process.close)
                 await _await_ready(process, session)
                 await websocket.send_text(json.dumps({"relay": name}))
-                outcome.append(await self._through(websocket, process, session))
-            finally:
-                await process.close()
+                unless_ready.pop_all()
+            outcome.append(await self._through(websocket, process, session))
 
     async def connect(self, websocket: WebSocket, caller: Caller) -> None:
         """Carry one connection to a forwarded port."""

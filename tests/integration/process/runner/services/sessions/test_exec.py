@@ -191,6 +191,7 @@ def told(daemon: Service, job: str, kind: str) -> list[str]:
         ({"argv": []}, "argv: Tuple should have at least 1 item"),
         ({"argv": ["true"], "term": "x\ny"}, "term: String should match pattern"),
         ({"argv": ["true"], "more": 1}, "more: Extra inputs are not permitted"),
+        ({"argv": ["echo", "a\0b"]}, "argv.1: String should match pattern"),
     ],
 )
 def test_a_malformed_session_is_refused_in_one_line(

@@ -6,6 +6,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -57,6 +59,25 @@ def test_a_server_inside_answers_on_the_loopback(daemon: Service, job: str) -> N
             assert fetch(port, f"/{number}") == f"inside /{number}".encode() + b"x" * 300000
     until(lambda: not sockets(daemon.paths(job).terminals), "the relay has ended")
     assert f"port {PORT} forwarded, begun by root" in daemon.told(job)
+
+
+def test_the_end_of_what_forwards_is_waited_for_once(daemon: Service, job: str) -> None:
+    """Twice, the second wait could be for another process that has got its pid."""
+    with forwarding(daemon, job, f"0:{PORT}"):
+        pass
+    until(lambda: not sockets(daemon.paths(job).terminals), "the relay has ended")
+    until(lambda: not ended_children(daemon.pid()), "the relay has been waited for")
+    assert "never retrieved" not in daemon.daemon_log()
+
+
+def ended_children(parent: int | None) -> list[str]:
+    """Return the processes of a daemon that have ended, and that it has not waited for."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, above = path.read_text().rpartition(")")[2].split()[:2]
+            found += [path.parent.name] if (state, above) == ("Z", str(parent)) else []
+    return found
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")

@@ -78,7 +78,8 @@ def event_values(job_id: str, at: datetime, kind: str, text: str) -> dict[str, o
 
 def lifecycle_event(event: Event, after: Job) -> dict[str, object]:
     """Return a transition as columns: the event, the state that it led to, and a description."""
-    body, entered = _events.dump_json(event).decode(), _entered(event, after)
+    known = {"text"} if isinstance(event, RevisionApplied) else None  # it is that of the revision
+    body, entered = _events.dump_json(event, exclude=known).decode(), _entered(event, after)
     if entered:  # appended as text for speed: this runs three times for each job
         body = f"{body[:-1]}, {compact.dumps(entered)[1:]}"
     return {**event_values(after.id, event.at, event.kind, story.describe_event(event, after)), "body": body}
@@ -251,9 +252,9 @@ def revision_text(shared: SharedTextById, row: Row) -> RevisionText:
     return RevisionText(shared(row["text_id"]), row["edits"])
 
 
-def revision_row(shared: SharedTextById, row: sqlite3.Row) -> RevisionRow:
-    at, text = datetime.fromisoformat(row["at"]), revision_text(shared, row)
-    return RevisionRow(row["number"], at, row["by"], row["why"], text.whole, row["lineage"])
+def revision_row(row: sqlite3.Row) -> RevisionRow:
+    at = datetime.fromisoformat(row["at"])
+    return RevisionRow(row["number"], at, row["by"], row["why"], row["lineage"])
 
 
 def event_row(row: sqlite3.Row) -> EventRow:

@@ -561,7 +561,7 @@ class SqliteStore:
 
     def revisions(self, job_id: str) -> tuple[RevisionRow, ...]:
         """Return every revision of a job file, the first one first."""
-        return self.read("revisions_of", partial(revision_row, self._shared_text), job_id=int(job_id))
+        return self.read("revisions_of", revision_row, job_id=int(job_id))
 
     def revision(self, job_id: str, number: int) -> RevisionText | None:
         convert = partial(revision_text, self._shared_text)

@@ -76,7 +76,6 @@ class RevisionRow:
     at: datetime
     by: str
     why: str
-    text: str  # resolved, JSON
     lineage: int | None = None  # of its last attempt, once another revision has taken its place
 
 
@@ -278,7 +277,7 @@ class JobStore(Store, Protocol):
         """Return the events behind ``after``, each with the name of its job, in order of ``seq``."""
 
     def revisions(self, job_id: str) -> tuple[RevisionRow, ...]:
-        """Return every version of a job's file, the first one first."""
+        """Return every version of a job's file, the first one first; their texts may be large together."""
 
     def unreadable(self, job_id: str) -> tuple[str, ...]:
         """Return the rows of a job that could not be read, each with its fault."""

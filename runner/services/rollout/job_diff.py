@@ -81,10 +81,11 @@ class JobDiff:
         row = self.service.queries.readable(caller, name)
         if not number:
             return Side(f"{row.name}@{row.job.revision}", parse_revision(row.revision)), row
-        known = {str(each.number): each.text for each in self.service.store.revisions(row.job.id)}
-        if number not in known:
+        known = [str(each.number) for each in self.service.store.revisions(row.job.id)]
+        text = self.service.store.revision(row.job.id, int(number)) if number in known else None
+        if text is None:
             raise Refused(f"job {row.job.id}: has no revision {number[:20]}; it has {', '.join(known)}")
-        return Side(f"{row.name}@{number}", parse_revision(known[number])), row
+        return Side(f"{row.name}@{number}", parse_revision(text.whole)), row
 
     def _file_side(self, caller: Caller, before: Revision, row: JobRow, file: Submission | None) -> Side:
         """Return a file as it would be submitted now; without one the job's own, or its code as it is."""

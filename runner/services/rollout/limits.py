@@ -81,12 +81,11 @@ class SetLimits:
         self._check(caller, row, before, after)
         if isinstance(row.job.state, Starting | Stopping):  # last, so that what is wrong is told at once
             raise Refused(f"job {row.job.id}: is {row.job.state.kind}; try again in a moment")
-        number = len(self.service.store.revisions(row.job.id)) + 1
         names = ", ".join(change.name for change in found.changes)
         event = RevisionApplied(
             at=self.service.clock.now(),
             by=self.service.submission.owner(caller).name,
-            number=number,
+            number=row.job.revision + 1,
             text=after.model_dump_json(),
             verb=Verb.KEEP,
             why=f"runner set: {names}",

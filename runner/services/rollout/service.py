@@ -135,21 +135,23 @@ class RolloutService:
 
     def roll_back_to(self, row: JobRow, number: int | None, by: str, why: str) -> tuple[int, int | None, str]:
         """Roll a job back to a revision, on behalf of ``by``."""
-        revisions = self.service.store.revisions(row.job.id)
-        found = _find_revision(row.job, revisions, number)
-        wanted, there = found.number, parse_revision(found.text)
+        found = _find_revision(row.job, self.service.store.revisions(row.job.id), number)
+        wanted, text = found.number, self.service.store.revision(row.job.id, found.number)
+        if text is None:
+            raise Refused(f"job {row.job.id}: the text of revision {wanted} cannot be read")
+        there = parse_revision(text.whole)
         lineage = found.lineage if found.lineage is not None else row.job.lineage
         if lineage == row.job.lineage and not self._compare(parse_revision(row.revision), there).changes:
             return wanted, None, "nothing differs"
         saved = self.service.attempt_service.saved(row, lineage)
         self._check_steps(row, found, there, saved)
         runs = isinstance(row.job.state, Allocated)
-        stays = runs and lineage == row.job.lineage and self._runs_revision(row.job, revisions, there)
+        stays = runs and lineage == row.job.lineage and self._runs_revision(row.job, there)
         event = RevisionApplied(
             at=self.service.clock.now(),
             by=by,
-            number=len(revisions) + 1,
-            text=found.text,
+            number=row.job.revision + 1,
+            text=text.whole,
             verb=Verb.KEEP if stays else Verb.RESUME,
             why=f"{why}: revision {wanted}, lineage {lineage}",
             history=row.job.history.reset_tallies(),
@@ -207,11 +209,13 @@ class RolloutService:
         """Return the differences of two revisions; their code is compared by content, job files apart."""
         return compare_revisions(before, after, same_code=has_same_code(self.service.code, before, after))
 
-    def _runs_revision(self, job: Job, known: Sequence[RevisionRow], wanted: Revision) -> bool:
+    def _runs_revision(self, job: Job, wanted: Revision) -> bool:
         """Return True if the running attempt was started with what the wanted revision says."""
         begun = job.state.attempt.revision if isinstance(job.state, Allocated) else job.revision
-        texts = [each.text for each in known if each.number == begun]
-        return any(self._compare(parse_revision(text), wanted).kind is ChangeClass.A for text in texts)
+        text = self.service.store.revision(job.id, begun)
+        if text is None:
+            return False
+        return self._compare(parse_revision(text.whole), wanted).kind is ChangeClass.A
 
     def _find_trial(self, row: JobRow, canary: str) -> Trial:
         """Return the trial whose result the decision uses.
@@ -275,7 +279,7 @@ class RolloutService:
         return RevisionApplied(
             at=self.service.clock.now(),
             by=by,
-            number=len(self.service.store.revisions(evaluation.row.job.id)) + 1,
+            number=evaluation.row.job.revision + 1,
             text=evaluation.after.model_dump_json(),
             verb=verb,
             why=evaluation.why,

@@ -1,6 +1,7 @@
 """``runner set`` over a real daemon and store: what waits and what runs."""
 
 import base64
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -10,7 +11,9 @@ from unittest.mock import patch
 
 import pytest
 
+from runner.adapters.sqlite.store import SqliteStore
 from runner.base.errors import Refused
+from runner.core.job.revision_text import SharedText
 from runner.core.job.states import Starting
 from runner.core.policy.adjustments import Overrides
 from runner.files.revision import parse_revision
@@ -57,6 +60,28 @@ def test_a_job_that_waits_has_other_limits_and_the_same_code(site: Place) -> Non
     assert asked(site, time_limit_s=0)["changes"][0]["after"] == "-"
     assert asked(site, priority=90)["changes"] == []
     assert site.service.queries.find("1").job.revision == 3
+
+
+def test_a_change_is_kept_once_and_reads_no_text_of_an_earlier_one(site: Place) -> None:
+    """A job file may have a megabyte, and a job thousands of revisions."""
+    site.submit(JOB + "queue: {not_before: 2099-01-01T00:00:00Z}\nlabels: {marked: onlyhere}\n")
+    site.until("queued")
+    for priority in (1, 2, 3):
+        asked(site, priority=priority)
+    read, shared_text = set[int](), SqliteStore._shared_text
+
+    def noted(self: SqliteStore, text_id: int) -> SharedText:
+        read.add(text_id)
+        return shared_text(self, text_id)
+
+    with patch.object(SqliteStore, "_shared_text", noted):
+        asked(site, priority=4)
+    assert len(read) <= 2  # what it is, and what it becomes
+    with sqlite3.connect(site.directory / "store.db") as store:
+        bodies = [body for (body,) in store.execute("SELECT body FROM events")]
+        texts = [text for (text,) in store.execute("SELECT text FROM texts")]
+    assert not any("onlyhere" in body for body in bodies)
+    assert sum("onlyhere" in text for text in texts) == 5
 
 
 def test_a_job_that_runs_goes_on_with_its_adjustments_and_has_the_rest_at_its_next_start(site: Place) -> None:

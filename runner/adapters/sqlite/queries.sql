@@ -388,7 +388,7 @@ SELECT * FROM schedules WHERE token = :token;
 -- name: schedules_named
 -- The caller's own first, then those that are not over, then the newest.
 SELECT * FROM schedules WHERE name = :name AND state != 'removed'
-ORDER BY uid = :uid DESC, state IN ('active', 'paused') DESC, id DESC;
+ORDER BY (uid = :uid AND owner = :owner) DESC, state IN ('active', 'paused') DESC, id DESC;
 
 -- name: schedules_listed
 SELECT * FROM schedules WHERE (:uid IS NULL OR uid = :uid) AND (:every OR state != 'removed') ORDER BY id;

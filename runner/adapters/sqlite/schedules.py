@@ -80,14 +80,15 @@ class SqliteSchedules:
     def made_with(self, token: str) -> ScheduleRow | None:
         return next(iter(self._rows("schedule_by_token", token=token)), None)
 
-    def find(self, reference: str, uid: int) -> ScheduleRow | None:
+    def find(self, reference: str, uid: int, owner: str) -> ScheduleRow | None:
         if reference.isdecimal() and len(reference) < 19 and (found := self.get(int(reference))):
             return found
-        return next(iter(self._rows("schedules_named", name=reference, uid=uid)), None)
+        return next(iter(self._rows("schedules_named", name=reference, uid=uid, owner=owner)), None)
 
-    def named(self, name: str, uid: int) -> tuple[ScheduleRow, ...]:
-        found = self._rows("schedules_named", name=name, uid=uid)
-        return tuple(row for row in found if row.uid == uid and row.state in {"active", "paused"})
+    def named(self, name: str, uid: int, owner: str) -> tuple[ScheduleRow, ...]:
+        found = self._rows("schedules_named", name=name, uid=uid, owner=owner)
+        own = (row for row in found if (row.uid, row.owner) == (uid, owner))
+        return tuple(row for row in own if row.state in {"active", "paused"})
 
     def listed(self, uid: int | None, *, every: bool) -> tuple[ScheduleRow, ...]:
         return self._rows("schedules_listed", uid=uid, every=every)

@@ -69,10 +69,10 @@ class Schedules(Protocol):
     def made_with(self, token: str) -> ScheduleRow | None:
         """Return the schedule that was made with a token."""
 
-    def find(self, reference: str, uid: int) -> ScheduleRow | None:
+    def find(self, reference: str, uid: int, owner: str) -> ScheduleRow | None:
         """Return a schedule by its id, or the newest of that name, the caller's own before others'."""
 
-    def named(self, name: str, uid: int) -> tuple[ScheduleRow, ...]:
+    def named(self, name: str, uid: int, owner: str) -> tuple[ScheduleRow, ...]:
         """Return the schedules of a user that have a name and are not over."""
 
     def listed(self, uid: int | None, *, every: bool) -> tuple[ScheduleRow, ...]:

@@ -84,12 +84,13 @@ class ScheduleService:
         known = None if token is None else self.schedules.made_with(token)
         if known is not None:
             return known
-        for other in self.schedules.named(row.name, row.uid):
+        for other in self.schedules.named(row.name, row.uid, row.owner):
             raise Refused(
                 f"{row.name}: schedule {other.id} of yours has this name; "
                 f"runner schedule remove {other.id} takes it away, --name gives this one another"
             )
-        alive = [each for each in self.schedules.listed(row.uid, every=False) if each.state != "over"]
+        mine = (each for each in self.schedules.listed(row.uid, every=False) if each.owner == row.owner)
+        alive = [each for each in mine if each.state != "over"]
         if len(alive) >= MAX_PER_USER:
             raise Refused(
                 f"{row.name}: you have {MAX_PER_USER} schedules already; "
@@ -136,7 +137,7 @@ class ScheduleService:
         Raises:
             NotFound: there is none of that id or name, or only other users' schedules, which are not shown.
         """
-        row = self.schedules.find(reference, caller.uid)
+        row = self.schedules.find(reference, caller.uid, self.service.user(caller).name)
         if row is None or not self._has_permission(caller, row):
             raise NotFound(
                 f"{one_line(reference)}: there is no schedule of that id or name; runner schedule list"

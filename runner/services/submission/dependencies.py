@@ -92,7 +92,7 @@ def describe_namesake(
 ) -> str | None:
     """Return the schedule or matrix of a user with a name that none of their jobs has; None if none has."""
     name = one_line(reference)
-    if schedules.named(reference, uid):
+    if schedules.named(reference, uid, owner):
         return f"is a schedule, and no job has that name; runner schedule show {name}"
     first = store.newest_of(owner, f"{reference}-1")
     if first is not None and (jobs := members(first, store)):

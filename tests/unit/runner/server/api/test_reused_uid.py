@@ -67,3 +67,12 @@ def test_the_new_person_sees_and_removes_no_schedule_of_the_old_one(place: Place
     rename("bob")
     assert place.ask("GET", "/schedules", uid=WHO).json()["schedules"] == []
     assert place.ask("GET", "/schedules/nightly", uid=WHO).status_code == 404
+
+
+def test_the_new_person_may_have_a_schedule_of_the_same_name(place: Place, rename: Rename) -> None:
+    for number, name in enumerate(("ada", "bob"), 1):
+        rename(name)
+        assert place.submit(NIGHTLY, WHO).status_code == 201
+        assert place.ask("GET", "/schedules/nightly", uid=WHO).json()["id"] == number
+    rename("ada")
+    assert place.ask("GET", "/schedules/nightly", uid=WHO).json()["id"] == 1

@@ -19,7 +19,7 @@ from images.packages.layer import environment_files
 from images.packages.lock import Lock, parse_lock
 from images.packages.probe import SCRIPT, parse_facts
 from images.packages.store import PackageSettings
-from images.packages.unpack import Unpacker
+from images.packages.unpack import Unpacker, as_failure
 from images.packages.values import PythonFacts
 
 ADDRESS: Final = 16
@@ -78,7 +78,8 @@ class EnvironmentStore:
         ):
             made = Path(partial_) / "environment"
             shutil.copytree(root, made, symlinks=True)  # files of the daemon's own, which no job can change
-            _write(made, environment_files(facts, isolated=lock.isolated).items())
+            with as_failure("a package has what an environment has"):
+                _write(made, environment_files(facts, isolated=lock.isolated).items())
             _open_for_reading(made)
             log.token.check()
             made.rename(directory)

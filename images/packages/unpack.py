@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from errno import EEXIST, EISDIR, ENOTDIR, ENOTEMPTY
 from pathlib import Path
 from threading import Thread
 from typing import Final
@@ -20,6 +21,8 @@ from images.packages.values import Account, Indexes, Limits, PythonFacts
 MAX_SCRIPT_BYTES: Final = 1024**2
 MAX_RECORD_BYTES: Final = 64 * 1024**2
 """Of the list of a package's files; that of the largest has some megabytes."""
+MAX_DEPTH: Final = 64
+"""Directories within each other; what reads them afterwards recurses."""
 
 _SHEBANG: Final = re.compile(
     rb"#!/bin/sh\n'''exec' [^\n]*\n' '''\n|#![^\n]*python[^\n]*\n"  # of a long path, or of a short one
@@ -68,7 +71,9 @@ class Unpacker:
             outcome = run(argv, work.path, environment, self.account, self.limits, log.token, told.line)
             if outcome.exit_code != 0:
                 raise _failure(outcome.output)
-            arrange(target, facts)
+            with as_failure("what the packages hold does not fit together"):
+                check_depth(target)
+                arrange(target, facts)
             yield target
 
     def _arguments(self, work: Path, home: Path, facts: PythonFacts) -> list[str]:
@@ -84,6 +89,33 @@ class Unpacker:
             *index_arguments(self.indexes),
             f"--requirements={work / 'pylock.toml'}",
         ]
+
+
+@contextmanager
+def as_failure(fact: str) -> Iterator[None]:
+    """Raise an error about the shape of a tree as ``BuildFailed``: wheels may make any."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in {EEXIST, EISDIR, ENOTDIR, ENOTEMPTY}:
+            raise
+        raise BuildFailed(f"{fact}: {Path(error.filename or '').name}: {error.strerror}") from error
+
+
+def check_depth(target: Path) -> None:
+    """Refuse directories too deep within each other.
+
+    Raises:
+        BuildFailed: there are such.
+    """
+    waiting = [(str(target), 0)]
+    while waiting:
+        directory, depth = waiting.pop()
+        if depth > MAX_DEPTH:
+            top = Path(directory).relative_to(target).parts[3:4]
+            raise BuildFailed(f"{''.join(top)}: has directories deeper than {MAX_DEPTH} levels")
+        with os.scandir(directory) as entries:
+            waiting += [(each.path, depth + 1) for each in entries if each.is_dir(follow_symlinks=False)]
 
 
 class Downloads:

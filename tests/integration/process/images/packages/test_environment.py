@@ -106,3 +106,26 @@ def test_a_python_that_does_not_start_is_told(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(sys, "executable", str(broken))
     with pytest.raises(BuildFailed, match="ends with 3: no"):
         host_facts()
+
+
+@pytest.mark.parametrize(
+    ("file", "fact"),
+    [
+        (f"odd/{'a/' * 900}x.py", "odd: has directories deeper than 64 levels"),
+        (
+            "odd-1.0.data/data/pyvenv.cfg/x",
+            "a package has what an environment has: pyvenv.cfg: Is a directory",
+        ),
+        ("odd-1.0.data/data/lib/python2.0/x", "what the packages hold does not fit together: "),
+    ],
+)
+def test_a_wheel_with_a_tree_of_any_shape_is_a_failure_and_leaves_nothing(
+    file: str, fact: str, settings: PackageSettings, store: EnvironmentStore, log: BuildLog
+) -> None:
+    make_wheel(Path(settings.indexes.find_links[0]), "odd", "1.0", files={file: "x"})
+    text = lock(settings, store, "odd")
+    place = store.place(text)
+    assert place is not None
+    with pytest.raises(BuildFailed, match=f"^{fact}"):
+        store.ensure(text, log)
+    assert not place.parent.exists() or list(place.parent.iterdir()) == []

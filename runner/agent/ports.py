@@ -11,7 +11,7 @@ from socket import socket
 from typing import Literal, Protocol, TypeAlias, TypeVar
 
 from jobs.contract import AttemptSpec, Effective, Result, RunPaths, Status, TraceSummary
-from runner.core.accounting.curve_set import NewNumbers
+from runner.core.accounting.curve_set import LogNumbers, NewNumbers
 from runner.core.ports.checkpoints import (
     ProgramCheckpoint,
     ProgramFiles,
@@ -100,6 +100,12 @@ class RunDirectory(Protocol):
 
     def log_status(self, paths: RunPaths, pattern: str | None) -> Status | None:
         """Return the progress that the log tells, by a pattern or by known formats, or None."""
+
+    def log_numbers(self, paths: RunPaths, pattern: str | None, *, ended: bool) -> tuple[LogNumbers, ...]:
+        """Return the numbers of the lines that the log has gained since the last call.
+
+        ``ended``: its last line is whole, even without a line end.
+        """
 
     def log_times(self, attempt: int) -> Path:
         """Return the file with the sizes that the log of an attempt had."""

@@ -2,8 +2,8 @@
 
 A job's curves come from the lines of ``metrics.jsonl`` of its present lineage, all of them, however often the
 daemon was restarted meanwhile: how far each file has been read is kept beside the curves.  A program that
-writes no such file has the numbers that its log tells, sampled, and once more when it has ended.  The use of
-devices is sampled, too.
+writes no such file has the numbers of the lines of its log, or of its heartbeat, sampled, and once more when
+it has ended.  The use of devices is sampled, too.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from jobs.contract import Status
+from runner.agent.attempts.examine import read_log_numbers
 from runner.base.errors import RunnerError, Unavailable
 from runner.base.fair_executor import FairExecutor
 from runner.base.threads import PeriodicThread
@@ -25,6 +26,7 @@ from runner.core.accounting.curve_set import CurveSet, parse_curves
 from runner.core.job.states import Running
 from runner.core.notification import ReportedCurve
 from runner.core.ports.store import JobRow
+from runner.files.revision import parse_revision
 from runner.services.jobs import JobService
 
 log = structlog.get_logger()
@@ -207,11 +209,24 @@ class CurveService:
     def _sample_job(self, row: JobRow, curves: CurveSet, now: float) -> None:
         self._sample_host(row, curves, now)
         self._sample_job_devices(row, curves, now)
-        status = self.service.queries.progress(row)
-        if status is None:
-            return
-        for name, value in _sampled(status, alone=not curves.has_file):
-            curves.add(name, now, status.step, value)
+        if isinstance(row.job.state, Running):
+            attempt = row.job.state.attempt
+            self._take_told(row, curves, attempt.number, attempt.lineage, now)
+
+    def _take_told(
+        self, row: JobRow, curves: CurveSet, attempt: int, lineage: int, now: float | None = None
+    ) -> None:
+        """Add the last heartbeat of an attempt, or what its log has told; ``now`` is None if it has ended."""
+        directory = self.service.attempt_service.directory(row)
+        paths = directory.paths(attempt, lineage)
+        if (status := directory.status(paths)) is not None:
+            for name, value in _sampled(status, alone=not curves.has_file):
+                curves.add(name, status.time if now is None else now, status.step, value)
+        elif not curves.has_file:
+            revision = parse_revision(row.revision)
+            for at, step, numbers in read_log_numbers(directory, paths, revision, ended=now is None):
+                for name, value in numbers.items():
+                    curves.add(name, at, step, value)
 
     def _sample_job_devices(self, row: JobRow, curves: CurveSet, now: float) -> None:
         """Add the use of the devices of a running attempt, and what their energy counters say."""
@@ -271,6 +286,7 @@ class CurveService:
             if pieces == 0:
                 break  # the rest of this file is read first, by the next look
             if number != curves.attempt:
+                is_new |= self._read_last(row, curves, curves.attempt)
                 curves.attempt, curves.offset, curves.has_file = number, 0, False
             paths = directory.paths(number, row.job.lineage)
             while pieces and (new := directory.read_numbers(paths, curves.offset, READ_AT_ONCE)) is not None:
@@ -285,13 +301,16 @@ class CurveService:
         attempts = [
             each for each in self.service.store.attempts(row.job.id) if each.lineage == curves.lineage
         ]
-        if not attempts or attempts[-1].ended_at is None or attempts[-1].number <= curves.ended:
+        if not attempts or attempts[-1].ended_at is None:
             return False
-        curves.ended = attempts[-1].number
-        status = self.service.queries.last_progress(row, curves.ended, curves.lineage)
-        if status is not None:
-            for name, value in _sampled(status, alone=not curves.has_file):
-                curves.add(name, status.time, status.step, value)
+        return self._read_last(row, curves, attempts[-1].number)
+
+    def _read_last(self, row: JobRow, curves: CurveSet, attempt: int) -> bool:
+        """Add what an attempt that has ended has told last, once."""
+        if attempt <= curves.ended:
+            return False
+        curves.ended = attempt
+        self._take_told(row, curves, attempt, curves.lineage)
         return True
 
     def _attempts(self, row: JobRow, first: int) -> Iterator[int]:

@@ -9,17 +9,21 @@ meanwhile, RE2's do not.
 import math
 import os
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Final, NamedTuple
 
 from jobs.contract import OpenFile, Phase, Status, open_regular
+from runner.core.accounting.curve_set import LogNumbers
 from runner.files.job.progress import FIELDS, compile_pattern
 
 LOOK_BYTES: Final = 64 * 1024
-"""New bytes of a log that one look reads at most; of more, the end.  The worst pattern takes 0.3 s for it."""
+"""New bytes of a log that one look reads at most; of more, the end.  The worst pattern takes 0.3 s for it,
+twice that where each line has a number that is not finite."""
 
 LINE_BYTES: Final = 4096
 """A longer line is not searched."""
@@ -29,7 +33,17 @@ MAX_NUMBER: Final = 32
 
 MAX_STEP: Final = 10**12
 
+MOST_NEW: Final = 2048
+"""Lines with numbers that wait for who asks; of more, the last."""
+
+APART_S: Final = 1e-6
+"""Between the times of two lines of one look: the file has only the time of the last."""
+
 _LINE_END: Final = re.compile(rb"[\r\n]+")
+_NOT_FINITE: Final = re.compile(rb"(?i)(?<![\w.])[-+]?(?:nan|inf(?:inity)?)(?!\w)")
+_VALUE: Final = rb"(?:[-+]?(?i:nan|inf(?:inity)?)(?!\w)(?:\.0{0,9})?|[0-9.eE+-]{1,32})"
+"""A value, which may be no finite one; Lightning fills up ``nan.0``."""
+
 _ESCAPES: Final = re.compile(rb"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 _NUMBER: Final = re.compile(rb"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,4})?")
 _COUNT: Final = rb"([0-9]{1,12}|[0-9]{1,4}(?:\.[0-9]{1,2})?[kMGTPE]?)"
@@ -53,7 +67,7 @@ _BYTES: Final = re.compile(rb"[0-9][kMGTPE]?i?B/s|s/B\b")
 _TQDM_ALONE: Final = re.compile(rb"(?:^|[ :\r])([0-9]{1,12})it \[([0-9:]{4,20}, [^\]|]{1,400})\]")
 """A counter without a length, and so without a bar."""
 
-_TQDM_LOSS: Final = re.compile(rb"(?i)[ ,](?:train_|step_|avg_)?loss[=:] ?([0-9.e+-]{1,32})")
+_TQDM_LOSS: Final = re.compile(rb"(?i)[ ,](?:train_|step_|avg_)?loss[=:] ?(" + _VALUE + rb")")
 _TQDM_EPOCH: Final = re.compile(
     rb"(?:[Ee]poch:? *\[?|^ {1,12}(?=[0-9]{1,6}/))([0-9]{1,6})(?: *(?:/|of) *([0-9]{1,6}))?\]?"
 )
@@ -85,29 +99,29 @@ _KERAS: Final = re.compile(
     rb"(?:ETA: )?(?:[0-9]{1,6}(?:s|ms|us|:)|\?)"
 )
 _KERAS_RATE: Final = re.compile(rb"([0-9.]{1,16})(s|ms|us)/step")
-_KERAS_ITEM: Final = re.compile(rb" - ([A-Za-z][A-Za-z0-9_]{0,63}): ([0-9.eE+-]{1,32})(?= |$)")
+_KERAS_ITEM: Final = re.compile(rb" - ([A-Za-z][A-Za-z0-9_]{0,63}): (" + _VALUE + rb")(?= |$)")
 _UNITS_S: Final = {b"s": 1.0, b"ms": 1e-3, b"us": 1e-6}
 
 _LINES: Final = (
     # nanoGPT
-    re.compile(rb"iter (?P<step>[0-9]{1,12}): loss (?P<loss>[0-9.eE+-]{1,32}), time (?P<ms>[0-9.]{1,16})ms"),
+    re.compile(rb"iter (?P<step>[0-9]{1,12}): loss (?P<loss>" + _VALUE + rb"), time (?P<ms>[0-9.]{1,16})ms"),
     re.compile(
-        rb"step (?P<step>[0-9]{1,12}): train loss (?P<train_loss>[0-9.eE+-]{1,32}), "
-        rb"val loss (?P<val_loss>[0-9.eE+-]{1,32})"
+        rb"step (?P<step>[0-9]{1,12}): train loss (?P<train_loss>" + _VALUE + rb"), "
+        rb"val loss (?P<val_loss>" + _VALUE + rb")"
     ),
     # the examples of PyTorch: mnist, word_language_model
     re.compile(
         rb"Train Epoch: (?P<epoch>[0-9]{1,6}) \[(?P<done>[0-9]{1,12})/(?P<length>[0-9]{1,12}) "
-        rb"\([0-9.]{1,8}%\)\]\s{1,8}Loss: (?P<loss>[0-9.eE+-]{1,32})"
+        rb"\([0-9.]{1,8}%\)\]\s{1,8}Loss: (?P<loss>" + _VALUE + rb")"
     ),
     re.compile(
         rb"\| epoch {1,6}(?P<epoch>[0-9]{1,6}) \| {1,12}(?P<done>[0-9]{1,12})/ {0,12}(?P<length>[0-9]{1,12}) "
         rb"batches \| lr {1,8}[0-9.]{1,16} \| ms/batch {1,8}(?P<ms>[0-9.]{1,16}) \| "
-        rb"loss {1,8}(?P<loss>[0-9.eE+-]{1,32})"
+        rb"loss {1,8}(?P<loss>" + _VALUE + rb")"
     ),
     # loops that name the epoch on a line of its own, and in it the batches
     re.compile(
-        rb"Batch (?P<done>[0-9]{1,12})/(?P<length>[0-9]{1,12}), Loss: (?P<loss>[0-9.eE+-]{1,32})(?:,|$)"
+        rb"Batch (?P<done>[0-9]{1,12})/(?P<length>[0-9]{1,12}), Loss: (?P<loss>" + _VALUE + rb")(?:,|$)"
     ),
 )
 """Lines of scripts that many copy.  Their epochs count from one."""
@@ -123,13 +137,13 @@ _IN_EPOCH: Final = re.compile(
 """Epoch and batch, as the references of torchvision, mmengine and timm print them."""
 
 _LOSS: Final = re.compile(
-    rb"(?i)(?:^|[\s|,;({'])(?:train(?:ing)?[_ /]|total_|lm |avg[_ ]|step_)?loss[\s:=]{1,4}([0-9.e+-]{1,32})"
+    rb"(?i)(?:^|[\s|,;({'])(?:train(?:ing)?[_ /]|total_|lm |avg[_ ]|step_)?loss[\s:=]{1,4}(" + _VALUE + rb")"
 )
 _EVALUATES: Final = re.compile(rb"(?i)\bval\b|eval|valid|test")
 _BOOSTED: Final = re.compile(rb"\[?([0-9]{1,9})\]?:?\t(?:learn|train|valid|eval|test)[^\t]{0,100}:")
 """A round of XGBoost, LightGBM or CatBoost."""
 
-_TRAINER_ITEM: Final = re.compile(rb"'([A-Za-z][A-Za-z0-9_/]{0,63})': '?([0-9.eE+-]{1,32})'?[,}]")
+_TRAINER_ITEM: Final = re.compile(rb"'([A-Za-z][A-Za-z0-9_/]{0,63})': '?(" + _VALUE + rb")'?[,}]")
 
 
 class _Evaluation(NamedTuple):
@@ -163,6 +177,8 @@ class LogProgressReader:
     _evaluation: _Evaluation | None = None
     _keras_epoch: tuple[int, int] | None = None
     _keras_length: int | None = None
+    _new: deque[LogNumbers] = field(default_factory=partial(deque, maxlen=MOST_NEW))
+    _unfinished: LogNumbers | None = None  # of the text behind the last end of a line
     _is_formal: bool = False  # a bar or the line of a known program has told a step: words do not count
     _lock: Lock = field(default_factory=Lock)
 
@@ -171,6 +187,14 @@ class LogProgressReader:
         with self._lock:
             self._read()
             return self._status() if self._known else None
+
+    def numbers(self, *, ended: bool) -> tuple[LogNumbers, ...]:
+        """Return what the lines have told since the last call, in order; of one without an end at the end."""
+        with self._lock:
+            self._read()
+            new = (*self._new, *filter(None, (self._unfinished if ended else None,)))
+            self._new.clear()
+            return new
 
     def _read(self) -> None:
         """Take in what the log has gained since the last look."""
@@ -188,25 +212,37 @@ class LogProgressReader:
                 text = rest + os.pread(file.fileno(), state.st_size - begin, begin)
             except OSError:
                 return
-        self._offset = state.st_size
+        offset, self._offset = self._offset, state.st_size
         *lines, self._rest = _LINE_END.split(text)
+        if begin > offset:
+            lines = lines[1:]  # the end of one
         # A bar of tqdm is not followed by a line end, but preceded by one.
-        found = [self._of_line(line) for line in (*lines, self._rest) if 0 < len(line) <= LINE_BYTES]
+        found = [self._of_line(line) for line in (*lines, self._rest)]
         self._rest = self._rest[-LINE_BYTES:]
-        for each in found:
-            if each:
-                self._known.update(each)
+        for number, each in enumerate(found):
+            self._known.update(each)
             if each or self._evaluation:
                 self._time_s = state.st_mtime
+            numbers = {name: value for name, value in each.items() if name not in {"step", "total"}}
+            told = LogNumbers(state.st_mtime + number * APART_S, _count(self._known.get("step")), numbers)
+            self._unfinished = told if numbers else None  # the last one of all may be a part of a line
+            if numbers and number < len(lines):
+                self._new.append(told)
 
     def _of_line(self, line: bytes) -> dict[str, float]:
         """Return the numbers that a line tells, by the names of groups."""
+        if not 0 < len(line) <= LINE_BYTES:
+            return {}
+        return {
+            name: value
+            for name, value in self._told(line).items()
+            if math.isfinite(value) or name not in _FINITE
+        }
+
+    def _told(self, line: bytes) -> dict[str, float]:
         bar = self._bar(line) if b"|" in line else _counted(line) if b"it [" in line else None
         if self.pattern is not None:
-            match = compile_pattern(self.pattern).search(line)
-            groups = match.groupdict() if match else {}
-            named = ((_text(name), _number(value)) for name, value in groups.items())
-            found = {name: value for name, value in named if value is not None}
+            found = dict(_of_pattern(self.pattern, line))
             self._evaluation = None if found else self._evaluation
             return found
         if bar is not None:
@@ -278,6 +314,22 @@ class LogProgressReader:
             loss=known.get("loss"),
             metrics={name: value for name, value in known.items() if name not in _SHOWN},
         )
+
+
+def _of_pattern(pattern: str, line: bytes) -> Iterator[tuple[str, float]]:
+    """Yield the numbers of the groups of a pattern; one for digits finds those that are not finite, too."""
+    compiled = compile_pattern(pattern)
+    digits = _NOT_FINITE.sub(lambda found: b"0.0".rjust(len(found[0]), b"0"), line)
+    match = compiled.search(line)
+    if digits != line and (match is None or None in match.groups()):
+        match = compiled.search(digits) or match
+    for name, index in compiled.groupindex.items() if match else ():
+        place = slice(*match.span(index))
+        value = _number(line[place])
+        if value is None and digits[place] != line[place]:
+            value = math.nan
+        if value is not None:
+            yield _text(name), value
 
 
 def _evaluation_of(state: bytes) -> _Evaluation | None:
@@ -354,6 +406,9 @@ def _named(name: str, text: bytes | None) -> Iterator[tuple[str, float]]:
         yield name, value
 
 
+_FINITE: Final = frozenset({"step", "total", "items_per_s"})
+"""Counts and rates: one that is not finite is left out."""
+
 _SHOWN: Final = frozenset(FIELDS) - {"epoch"}
 
 
@@ -416,11 +471,13 @@ def _text(name: bytes | str) -> str:
 
 
 def _number(text: bytes | None) -> float | None:
-    """Return a finite number; None for anything else."""
-    if text is None or len(text) > MAX_NUMBER or not _NUMBER.fullmatch(text.strip()):
+    """Return a number, which may be NaN or infinite; None for anything else."""
+    if text is None or len(text) > MAX_NUMBER:
         return None
-    value = float(text)
-    return value if math.isfinite(value) else None
+    text = text.strip().removesuffix(b"%")
+    if lost := _NOT_FINITE.match(text):
+        return float(lost[0])
+    return float(text) if _NUMBER.fullmatch(text) else None
 
 
 def _count(value: float | None) -> int | None:

@@ -44,7 +44,7 @@ from runner.adapters.host.run_files import OwnRights, RunFiles
 from runner.adapters.host.set_aside import remove
 from runner.base.durable import publish
 from runner.base.errors import Refused, Unavailable, disk_errors, disk_fact
-from runner.core.accounting.curve_set import NewNumbers
+from runner.core.accounting.curve_set import LogNumbers, NewNumbers
 from runner.core.ports.checkpoints import (
     ProgramCheckpoint,
     ProgramFiles,
@@ -390,10 +390,16 @@ class HostRunDirectory:
         return self._report(paths.status, Status)
 
     def log_status(self, paths: RunPaths, pattern: str | None) -> Status | None:
+        return self._log_reader(paths, pattern).status()
+
+    def log_numbers(self, paths: RunPaths, pattern: str | None, *, ended: bool) -> tuple[LogNumbers, ...]:
+        return self._log_reader(paths, pattern).numbers(ended=ended)
+
+    def _log_reader(self, paths: RunPaths, pattern: str | None) -> LogProgressReader:
         reader = self._log_progress
         if reader is None or (reader.path, reader.pattern) != (paths.log, pattern):
             reader = self._log_progress = LogProgressReader(paths.log, pattern, self._files.open_file)
-        return reader.status()
+        return reader
 
     def log_times(self, attempt: int) -> Path:
         return self.root / "attempts" / f"{attempt}.log-times"

@@ -23,6 +23,7 @@ from runner.base.errors import Unavailable
 from runner.base.textfile import one_line
 from runner.base.threads import run_guarded
 from runner.base.units import format_size
+from runner.core.accounting.curve_set import LogNumbers
 from runner.core.job.attempt import Attempt, AttemptEnd
 from runner.core.job.exit_cause import (
     BEGAN_AGAIN,
@@ -231,6 +232,15 @@ def read_log_status(directory: RunDirectory, paths: RunPaths, revision: Revision
     if told is None or plan.steps is None:
         return told
     return told.model_copy(update={"total_steps": plan.steps})
+
+
+def read_log_numbers(
+    directory: RunDirectory, paths: RunPaths, revision: Revision, *, ended: bool
+) -> tuple[LogNumbers, ...]:
+    """Return the numbers of the lines that the log has gained; none of a built-in workload."""
+    if not isinstance(revision.job.workload, Program):
+        return ()
+    return directory.log_numbers(paths, revision.job.progress.pattern, ended=ended)
 
 
 def probe_progress(run: ExaminedAttempt, now: datetime) -> ProgressProbe:

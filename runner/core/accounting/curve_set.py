@@ -1,9 +1,10 @@
 """The curves of one job or of all devices, and the lines of numbers that they are made of."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from runner.core.accounting.curve import Curve, Row, curve_of
 
@@ -20,6 +21,14 @@ LATEST_S: Final = 253402300800.0
 """Unix time of the end of the year 9999: later times are no dates."""
 
 MOST_STEPS: Final = 2**63
+
+
+class LogNumbers(NamedTuple):
+    """Numbers that one line of a log tells."""
+
+    at: float
+    step: int | None
+    numbers: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +61,11 @@ class CurveSet:
     """The energy counters of the devices of its attempt at the last look."""
 
     def add(self, name: str, at: float, step: int | None, value: float) -> None:
-        """Add a value of a name."""
+        """Add a value of a name; one that is not finite is lost if the name has had a value."""
+        if not math.isfinite(value):
+            name, value = _lost(name), 1.0
+            if name.removesuffix(NOT_FINITE) not in self.curves:
+                return
         curve = self._of(name[:MOST_NAME])
         if curve is not None:
             curve.add(at, step, value)
@@ -147,10 +160,12 @@ def parse_line(raw: bytes) -> tuple[float, int, Mapping[str, float]] | None:
         return None
     numbers = {str(name): float(value) for name, value in said.items() if _is_number(value)}
     lost = (name for name, value in said.items() if value is None or isinstance(value, float))
-    numbers |= {
-        f"{str(name)[: MOST_NAME - len(NOT_FINITE)]}{NOT_FINITE}": 1.0 for name in lost if name not in numbers
-    }
+    numbers |= {_lost(str(name)): 1.0 for name in lost if name not in numbers}
     return at, step, numbers
+
+
+def _lost(name: str) -> str:
+    return f"{name[: MOST_NAME - len(NOT_FINITE)]}{NOT_FINITE}"
 
 
 def _is_lost(name: str) -> bool:

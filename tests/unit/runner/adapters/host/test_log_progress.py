@@ -1,3 +1,5 @@
+import json
+import math
 import time
 from pathlib import Path
 
@@ -33,6 +35,98 @@ def test_a_value_that_is_no_finite_number_is_left_out(tmp_path: Path, value: byt
     status = told(tmp_path, b"step 3/9 loss 2.5 acc %s\n" % value, PATTERN)
     assert status is not None
     assert (steps(status), status.metrics) == ((3, 9), {})
+
+
+DOCUMENTED = r"step (?P<step>\d+).*loss (?P<loss>[\d.]+)"
+LOST = [b"nan", b"NaN", b"inf", b"-inf", b"Infinity", b"-nan"]
+
+
+@pytest.mark.parametrize("lost", LOST)
+@pytest.mark.parametrize(
+    ("line", "pattern"),
+    [
+        (b"step %d/30 loss %s\n", None),
+        (b"step %d/30 loss %s%%\n", None),
+        (b"step %d/30 loss %s\n", DOCUMENTED),
+        (b"step %d/30 loss %s%%\n", DOCUMENTED),
+        (b"step %d/30 loss %s\n", r"step (?P<step>\d+)/\d+(?: loss (?P<loss>\d+\.\d+))?"),
+        (b"step %d/30 loss %s\n", r"step (?P<step>\d+).*loss (?P<loss>\S+)"),
+        (b"step %d/30 loss %s%%\n", r"step (?P<step>\d+).*loss (?P<loss>\S+)"),
+        (b"\r 45%%|##   | %d/30 [00:10<00:12, 27.50it/s, loss=%s]", None),
+        (b"iter %d: loss %s, time 20.00ms, mfu 1.00%%\n", None),
+        (b"%d/30 [====>.....] - ETA: 5s - loss: %s\n", None),
+    ],
+    ids=["words", "words-%", "digits", "digits-%", "optional", "text", "text-%", "tqdm", "nanogpt", "keras"],
+)
+def test_a_loss_that_is_not_finite_takes_the_place_of_the_last_and_the_step_goes_on(
+    tmp_path: Path, line: bytes, pattern: str | None, lost: bytes
+) -> None:
+    path = tmp_path / "log.txt"
+    path.write_bytes(line % (5, b"0.001") + line % (6, lost))
+    reader = LogProgressReader(path, pattern)
+    status = reader.status()
+    assert status is not None
+    assert (status.step, status.loss) == (6, None)
+    assert json.loads(status.model_dump_json())["loss"] is None
+    told = [(step, numbers["loss"]) for _, step, numbers in reader.numbers(ended=True)]
+    assert told[0] == (5, 0.001)
+    assert (told[1][0], math.isfinite(told[1][1])) == (6, False)
+
+
+@pytest.mark.parametrize("lost", [b"nan", b"'nan'", b"inf", b"nan.0"])
+def test_a_loss_of_the_trainer_that_is_not_finite_takes_the_place_of_the_last(
+    tmp_path: Path, lost: bytes
+) -> None:
+    lines = b"{'loss': 0.5, 'epoch': 0.5}\n{'loss': %s, 'grad_norm': nan, 'epoch': 0.75}\n" % lost
+    status = told(tmp_path, lines)
+    assert status is not None
+    assert (status.loss, status.metrics) == (None, {"epoch": 0.75})
+
+
+@pytest.mark.parametrize(
+    "line", [b"step 6 loss info\n", b"step 6 loss nano\n", b"step 6 loss: nan_count 3\n"]
+)
+def test_a_word_that_begins_as_nan_is_no_value(tmp_path: Path, line: bytes) -> None:
+    status = told(tmp_path, b"step 5 loss 0.5\n" + line)
+    assert status is not None
+    assert status.loss == 0.5
+
+
+def test_a_count_that_is_not_finite_is_left_out(tmp_path: Path) -> None:
+    status = told(tmp_path, b"step 3 of 9\nstep nan of inf\n", r"step (?P<step>\S+) of (?P<total>\S+)")
+    assert steps(status) == (3, 9)
+
+
+def test_every_line_tells_its_numbers_once_and_a_part_of_a_line_only_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    reader = LogProgressReader(path, DOCUMENTED)
+
+    def numbers(text: bytes, *, ended: bool = False) -> list[tuple[int | None, float]]:
+        with path.open("ab") as log:
+            log.write(text)
+        return [(step, told["loss"]) for _, step, told in reader.numbers(ended=ended)]
+
+    assert numbers(b"step 1 loss 0.9\nstep 2 loss 0.8\nstep 3 loss 0.") == [(1, 0.9), (2, 0.8)]
+    reader.status()
+    assert numbers(b"7\n") == [(3, 0.7)]
+    assert numbers(b"step 4 loss 0.6") == []
+    assert numbers(b"", ended=True) == [(4, 0.6)]
+
+
+def test_the_times_of_the_lines_of_one_look_are_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_bytes(b"".join(b"step %d loss 0.5\n" % step for step in range(100)))
+    times = [at for at, *_ in LogProgressReader(path, None).numbers(ended=True)]
+    assert len(set(times)) == 100
+    assert times == sorted(times)
+
+
+def test_the_line_at_which_a_look_begins_in_the_middle_tells_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    line = b"step 1234567 loss 0.5\n"
+    path.write_bytes(line * (LOOK_BYTES // len(line) + 9))
+    told = LogProgressReader(path, r"(?P<step>\d+) loss (?P<loss>\S+)").numbers(ended=True)
+    assert {step for _, step, _ in told} == {1234567}
 
 
 def test_a_log_is_read_on_from_where_the_last_look_ended(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from runner.core.notification import ReportedCurve
 from runner.server.api import curves
 from runner.services import curves as module
 from runner.services.curves import CurveService
+from runner.services.sweeps import _value_at
 from tests.fakes.engine.keyed_executor import AtOnce
 from tests.fakes.patience import patience
 from tests.unit.runner.server.api.test_jobs import JOB
@@ -158,6 +159,47 @@ def test_what_a_job_told_last_is_there_when_it_ends_between_two_looks(
         place.restart()
     found = place.ask("GET", "/jobs/1/curves").json()["curves"]["loss"]
     assert found[-1][1:] == [90, 0.25, 0.25, 0.25, 1]
+
+
+PROGRAM = "workload: {kind: program, command: [./train]}\nretry: {max_attempts: 1}\n"
+
+
+def logged(place: Drawn, *lines: str) -> None:
+    with (place.attempt_dir("1") / "log.txt").open("a") as file:
+        file.write("".join(f"{line}\n" for line in lines))
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_every_line_of_a_log_is_a_point_of_the_curve(place: Drawn, *, restarts: bool) -> None:
+    place.submit(PROGRAM)
+    place.until("running")
+    logged(place, *(f"step {step}/30 loss 0.{step}" for step in range(10, 20)))
+    place.curves.sample()
+    logged(place, *(f"step {step}/30 loss 0.{step}" for step in range(20, 30)))
+    place.service.queries.progress(place.service.store.following("1", 1)[0])  # somebody else looks
+    if restarts:
+        place.curves.stop()
+        place.restart()
+    logged(place, "step 30/30 loss 0.30")
+    place.ask("POST", "/jobs/1/cancel", {})
+    place.until("finished")
+    assert place.steps() == [*range(10, 31)]
+
+
+def test_a_loss_of_a_log_that_is_not_finite_is_lost_in_the_curve_and_valid_in_json(place: Drawn) -> None:
+    place.submit(PROGRAM)
+    place.until("running")
+    logged(place, "step 1/30 loss nan", *(f"step {step}/30 loss 0.001" for step in range(2, 6)))
+    place.curves.sample()
+    logged(place, *(f"step {step}/30 loss nan" for step in range(6, 31)))
+    place.curves.sample()
+    assert place.steps() == [2, 3, 4, 5]
+    assert place.steps("loss not finite") == [*range(6, 31)]
+    curves = place.curves.of_job(place.service.store.following("1", 1)[0]).curves
+    assert _value_at(curves, "loss", None) is None
+    assert _value_at(curves, "loss", 5) == 0.001
+    told = place.ask("GET", "/jobs/1").json()["progress"]
+    assert (told["step"], told["loss"]) == (30, None)
 
 
 def test_a_disk_that_fails_costs_no_curve_that_is_in_memory(place: Drawn) -> None:

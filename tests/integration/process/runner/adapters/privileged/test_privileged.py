@@ -667,7 +667,7 @@ def test_a_checkpoint_of_many_files_with_long_names_is_read_in_several_requests(
 READ_HERE: Final = {
     *("paths", "secret", "log_times", "highest_numbers", "has_kept"),  # names, and directories of root
     *("spec", "status", "result", "effective", "trace", "rates"),  # opened by the helper
-    *("log_status", "tail", "open"),  # the same
+    *("log_status", "log_numbers", "tail", "open"),  # the same
     *(
         "saved",
         "copy_checkpoint",

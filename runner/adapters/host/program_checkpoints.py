@@ -6,7 +6,8 @@ cannot change it.  Neither a clock nor a name decides; of those that were first 
 the last write does.  A number in a name is shown as a step where it grows (``program_steps``).
 
 Of a path that the program writes over again and again, a kill in the middle would leave nothing.  So whole
-versions of it are kept beside the run directory, and the newest is put back if the present one is torn.
+versions of it are kept beside the run directory, and the newest is put back if the present one is torn,
+whatever else the pattern names.
 
 A checkpoint is whole as far as that can be told from outside: no file is broken off, it has every file that
 the one before has, and nothing was written to it while it was looked at.
@@ -196,10 +197,9 @@ class Seen:
             return None
         return before if set(before.files) < set(match.files) else None
 
-    def may_copy(self, match: MatchedPath) -> bool:
-        """Return True if a version is to be copied while its program runs: large ones not too often."""
-        now_s = time.monotonic()
-        if match.bytes > LARGE_BYTES and self.copied_s and now_s - self.copied_s < COPY_EVERY_S:
+    def may_copy(self, match: MatchedPath, now_s: float) -> bool:
+        """Return True if a version is to be copied while its program runs: large ones in few looks."""
+        if match.bytes > LARGE_BYTES and self.copied_s and 0 < now_s - self.copied_s < COPY_EVERY_S:
             return False
         self.copied_s = now_s
         return True
@@ -341,7 +341,7 @@ class ProgramReader:
         self._order.matched = self._order.matched or bool(found)
         seen, torn = self._in_order(found, how)
         if how is not Verification.KNOWN:
-            torn = self._keep_newest(seen, torn, how)
+            self._keep_versions(seen, how)
         there = {each.digest for each in found}
         self._order.forget(there | {match.digest for _, _, match in self._aside_matches()})
         if how is not Verification.KNOWN and before != self._order:
@@ -481,9 +481,9 @@ class ProgramReader:
         chosen = None if step is None else _find(look, step)
         moved = [] if chosen is None else self._set_later_aside(look, chosen, attempt)
         chosen = chosen or next(iter(look.whole), None)
+        put_back, renamed = ([], []) if chosen is None else self._mend_torn(look, chosen)
         if chosen is not None:
-            self._set_torn_aside(look, chosen)
-            others = [match.path for match, _ in look.torn]
+            others = [match.path for match, _ in look.torn if match.path not in put_back]
             self._point_to(chosen, [*others, *(each.path for each in look.whole if step is not None)])
             if chosen.match is None and chosen.version is not None:
                 self._restore(chosen.version)
@@ -502,6 +502,8 @@ class ProgramReader:
             set_aside=paths or versions,
             directory=directory,
             known_as=_known_as(chosen, look),
+            put_back=tuple(map(str, put_back)),
+            torn=tuple(map(str, renamed)),
         )
 
     def _set_later_aside(self, look: _Look, chosen: _Whole, attempt: int) -> list[_Whole]:
@@ -558,18 +560,27 @@ class ProgramReader:
                 self._order.place(match, str(match.path))  # the newest again, as it is asked for
         return True
 
-    def _set_torn_aside(self, look: _Look, chosen: _Whole) -> None:
-        """Rename torn checkpoints, so that a script that looks for its newest finds a whole one.
+    def _mend_torn(self, look: _Look, chosen: _Whole) -> tuple[list[PurePosixPath], list[PurePosixPath]]:
+        """Put back the newest kept version of each torn path, else rename it; return both kinds.
 
-        If a directory cannot be changed, they stay.
+        So a script that looks for its newest finds a whole one.  If a directory cannot be changed, those
+        without a version stay.
         """
-        for match, _ in look.torn:
-            if match.path == chosen.path:
-                continue  # it is exchanged for the version that is put back
-            with suppress(OSError), directory_at(self._base, match.path.parent) as parent:
-                aside = f".{match.path.name}.torn"
+        versions = {each.path: each for each in self._versions()}  # the newest of each path
+        put_back = [match.path for match, _ in look.torn if match.path in versions]
+        renamed: list[PurePosixPath] = []
+        for path in (match.path for match, _ in look.torn):
+            if path == chosen.path:
+                continue  # it is put back last
+            if path in versions:
+                self._restore(versions[path])
+                continue
+            with suppress(OSError), directory_at(self._base, path.parent) as parent:
+                aside = f".{path.name}.torn"
                 remove(parent, aside)
-                os.rename(match.path.name, aside, src_dir_fd=parent, dst_dir_fd=parent)
+                os.rename(path.name, aside, src_dir_fd=parent, dst_dir_fd=parent)
+                renamed.append(path)
+        return put_back, renamed
 
     def _point_to(self, chosen: _Whole, others: Sequence[PurePosixPath]) -> None:
         """Let a link or a text that names the newest name the chosen one, where it names another.
@@ -605,48 +616,55 @@ class ProgramReader:
 
     # --- versions of what is written over
 
-    def _keep_newest(
-        self,
-        seen: list[MatchedPath],
-        torn: list[tuple[MatchedPath, str]],
-        how: Verification,
-    ) -> list[tuple[MatchedPath, str]]:
-        """Keep a version of the newest one if its program writes over it; return the torn ones without it.
+    def _keep_versions(self, seen: list[MatchedPath], how: Verification) -> None:
+        """Keep versions of the newest ones that the program writes over; one without rest is left out."""
+        now_s = time.monotonic()
+        for match in seen[: self._keep]:
+            if self._needs_copy(match, seen) and (
+                how is Verification.CONTENT or self._seen.may_copy(match, now_s)
+            ):
+                self._keep_version(seen, match, how)
 
-        If it is written over while it is copied, the present one is copied.
-        """
-        newest = next(iter(seen), None)
-        if newest is None or not self._needs_copy(newest, seen[1:]):
-            return torn
-        if how is not Verification.CONTENT and not self._seen.may_copy(newest):
-            return torn
+    def _keep_version(self, seen: list[MatchedPath], match: MatchedPath, how: Verification) -> None:
+        """Keep a version of one; if it is written over while it is copied, the present one is copied."""
+        place = seen.index(match)
         for _ in range(COPY_TRIES):
-            if self._copy_version(newest):
-                return torn
-            present = self._look_again(newest.path)
+            if self._copy_version(match):
+                return
+            present = self._look_again(match.path)
             if present is None or self._damage(present) is not None:
                 break
             if how is not Verification.CONTENT and not self._may_count(present, ()):
                 break
-            self._order.seen[present.digest] = self._order.seen.pop(newest.digest)  # nobody has that any more
-            seen[0] = newest = present
-        del seen[0]
-        self._order.seen.pop(newest.digest, None)
-        return torn
+            self._order.seen[present.digest] = self._order.seen.pop(match.digest)  # nobody has that any more
+            seen[place] = match = present
+        del seen[place]
+        self._order.seen.pop(match.digest, None)
 
-    def _needs_copy(self, newest: MatchedPath, older: Sequence[MatchedPath]) -> bool:
+    def _needs_copy(self, match: MatchedPath, seen: Sequence[MatchedPath]) -> bool:
         """Return True if the program writes over a path, and nothing else is as new as its version before."""
-        if any(each.files == newest.files for each in self._versions()):
+        versions = self._versions()
+        if any(each.files == match.files for each in versions):
             return False
-        path = str(newest.path)
-        has_number = not self._has_no_step(newest) and bool(_WILD.search(self._pattern))
+        path, number = str(match.path), self._order.seen[match.digest][0]
+        has_number = not self._has_no_step(match) and bool(_WILD.search(self._pattern))
         if has_number and path not in self._order.written_over:
             return False
-        numbers = [n for n, each in self._order.seen.values() if each == path]
-        before = sorted(numbers)[-2] if len(numbers) > 1 else 0
-        stays = [each for each in older if str(each.path) not in self._order.written_over]
+        numbers = [n for n, each in self._order.seen.values() if each == path and n < number]
+        before = max(numbers, default=0)
+        stays = [each for each in seen if str(each.path) not in self._order.written_over]
         stays = [each for each in stays if not self._has_no_step(each)]
-        return not any(self._order.seen[each.digest][0] > before for each in stays)
+        if any(self._order.seen[each.digest][0] > before for each in stays):
+            return False
+        new = _Version(number, match.path, match.files, match.is_directory)
+        return new not in self._surplus([*versions, new]) and self._damage(match) is None
+
+    def _surplus(self, versions: Sequence[_Version]) -> list[_Version]:
+        """Return the versions to remove: neither the newest ones, nor the newest of the newest paths."""
+        ordered = sorted(versions, key=lambda each: each.number)
+        last = {each.path: each.number for each in ordered}  # of each path
+        kept = {*sorted(last.values())[-self._keep :], *(each.number for each in ordered[-self._keep :])}
+        return [each for each in ordered if each.number not in kept]
 
     def _has_no_step(self, match: MatchedPath) -> bool:
         return show_steps([self._name(match.path)])[0] is None
@@ -686,7 +704,7 @@ class ProgramReader:
             if is_same:
                 remove(self._kept_fd, str(number))  # of which the note cannot be read
                 (self._kept / draft).rename(place)
-                for old in self._versions()[: -self._keep]:
+                for old in self._surplus(self._versions()):
                     remove(self._kept_fd, str(old.number))
             else:
                 remove(self._kept_fd, draft)

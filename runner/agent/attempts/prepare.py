@@ -268,8 +268,15 @@ class LaunchPreparer:
         root, _ = self._visible_paths(paths)
         mount = checkpoint_mount(revision.job)
         below = root / "home" if chosen.in_home else Path(mount.target if mount else "")
-        place = str(below / chosen.path)
-        start = ProgramStart(chosen.step, place, chosen.set_aside, chosen.directory, chosen.known_as)
+        start = ProgramStart(
+            chosen.step,
+            str(below / chosen.path),
+            chosen.set_aside,
+            chosen.directory,
+            chosen.known_as,
+            tuple(str(below / each) for each in chosen.put_back),
+            tuple(str(below / each) for each in chosen.torn),
+        )
         keep_program_start(directory, paths, step, start)
         return start
 

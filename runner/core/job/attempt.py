@@ -37,6 +37,8 @@ class ProgramStart:
     set_aside: tuple[str, ...] = ()  # later ones, which were moved away before the attempt
     directory: str = ""  # below the run directory or the mount, where those are now
     known_as: str | None = None  # such as "version 3"; empty: by its path alone; None: by its step
+    put_back: tuple[str, ...] = ()  # torn ones, in whose place a kept version is now
+    torn: tuple[str, ...] = ()  # others, which were renamed
 
 
 @dataclass(frozen=True, slots=True)

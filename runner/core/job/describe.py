@@ -1,6 +1,6 @@
 """Descriptions of events: one line for people, which the store keeps with each event."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -106,15 +106,20 @@ def _resumed(resumed: ProgramStart | None) -> str:
         )
     name = f"step {resumed.step}" if resumed.known_as is None else resumed.known_as
     text = f", from {resumed.path}{f' ({name})' if name else ''}"
-    if not resumed.set_aside:
-        return text
-    named, more = resumed.set_aside[:NAMED], len(resumed.set_aside) - NAMED
+    text += _named("torn, so its newest whole version was put back", resumed.put_back)
+    text += _named("torn, so renamed to .NAME.torn", resumed.torn)
+    return text + _named(f"set aside in {resumed.directory}", resumed.set_aside)
+
+
+def _named(what: str, paths: Sequence[str]) -> str:
+    """Return what was done with some checkpoints; "" if there are none."""
+    more = len(paths) - NAMED
     rest = f" and {more} more" if more > 0 else ""
-    return f"{text}; set aside in {resumed.directory}: {', '.join(named)}{rest}"
+    return f"; {what}: {', '.join(paths[:NAMED])}{rest}" if paths else ""
 
 
 NAMED: Final = 5
-"""Checkpoints that are set aside and named in one line at most."""
+"""Checkpoints that are named in one line at most."""
 
 
 def describe_decision(after: Job) -> str:

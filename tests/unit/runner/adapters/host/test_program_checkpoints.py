@@ -432,7 +432,9 @@ def test_a_torn_file_is_replaced_by_its_last_whole_version(
     write(work / "state.pt", torn)
     found = saved(FIXED)
     assert (found.steps, len(found.rejected)) == ((1,), 1)
-    assert checkpoints.choose(1, 2, FIXED, None) == ProgramCheckpoint(1, "state.pt", known_as="version 1")
+    assert checkpoints.choose(1, 2, FIXED, None) == ProgramCheckpoint(
+        1, "state.pt", known_as="version 1", put_back=("state.pt",)
+    )
     assert (work / "state.pt").read_bytes() == archive(b"1")
     assert sorted(path.name for path in work.iterdir()) == ["state.pt"]
     assert checkpoints.choose(1, 2, FIXED, None) == ProgramCheckpoint(
@@ -449,7 +451,9 @@ def test_a_directory_without_a_number_is_put_back_with_all_of_its_files(
     assert saved(wanted).steps == (1,)
     write(work / "out/last/model.pt", b"PK\x03\x04")
     (work / "out/last/deep/er/rng.pkl").unlink()
-    assert checkpoints.choose(1, 2, wanted, None) == ProgramCheckpoint(1, "out/last", known_as="version 1")
+    assert checkpoints.choose(1, 2, wanted, None) == ProgramCheckpoint(
+        1, "out/last", known_as="version 1", put_back=("out/last",)
+    )
     assert (work / "out/last/model.pt").read_bytes() == archive()
     assert (work / "out/last/deep/er/rng.pkl").read_bytes() == b"\x80\x04}."
     assert sorted(path.name for path in (work / "out").iterdir()) == ["last"]
@@ -513,7 +517,9 @@ def test_a_file_that_is_written_over_all_the_time_is_kept_by_a_copy(
     assert checkpoints.saved(1, FIXED, Verification.SIZES).rejected == ()  # it is being written
     found = checkpoints.saved(1, FIXED, Verification.CONTENT)
     assert (found.steps, len(found.rejected)) == ((2, 1), 1)
-    assert checkpoints.choose(1, 2, FIXED, None) == ProgramCheckpoint(2, "state.pt", known_as="version 2")
+    assert checkpoints.choose(1, 2, FIXED, None) == ProgramCheckpoint(
+        2, "state.pt", known_as="version 2", put_back=("state.pt",)
+    )
     assert (work / "state.pt").read_bytes() == last
 
 
@@ -776,7 +782,7 @@ def test_a_torn_last_file_leaves_the_numbered_one_before_it(
     write(work / "epoch=0-step=300.ckpt", archive(b"300"), age_s=3600)
     write(work / "last.ckpt", archive(b"400")[:-9])
     chosen = checkpoints.choose(1, 2, wanted, None)
-    assert chosen == ProgramCheckpoint(300, "epoch=0-step=300.ckpt")
+    assert chosen == ProgramCheckpoint(300, "epoch=0-step=300.ckpt", torn=("last.ckpt",))
     assert sorted(path.name for path in work.iterdir()) == [".last.ckpt.torn", "epoch=0-step=300.ckpt"]
 
 
@@ -793,6 +799,64 @@ def test_a_last_file_beside_an_old_numbered_one_is_kept_by_a_copy(
     chosen = checkpoints.choose(1, 2, wanted, None)
     assert chosen is not None
     assert (chosen.path, (work / "last.ckpt").read_bytes()) == ("last.ckpt", whole)
+
+
+LAST_AND_BEST: Final = ProgramFiles("out/*.pt", 2)
+
+
+@pytest.mark.parametrize("names", [("last.pt", "best.pt"), ("best.pt", "last.pt")])
+@pytest.mark.parametrize("looks", ["one", "each"])
+def test_each_torn_file_is_put_back_from_its_own_versions(
+    work: Path, checkpoints: ProgramCheckpoints, names: tuple[str, str], looks: str
+) -> None:
+    first, second = names
+    for age, name in enumerate(reversed(names)):
+        write(work / "out" / name, archive(name.encode()), age_s=9 * age)
+    if looks == "each":
+        (work / "out" / second).rename(work / "later")
+        checkpoints.saved(1, LAST_AND_BEST, Verification.SIZES)
+        (work / "later").rename(work / "out" / second)
+    checkpoints.saved(1, LAST_AND_BEST, Verification.SIZES)
+    write_now(work / "out" / first, archive(b"torn")[:-9])
+    chosen = checkpoints.choose(1, 2, LAST_AND_BEST, None)
+    assert chosen == ProgramCheckpoint(2, f"out/{second}", known_as="version 2", put_back=(f"out/{first}",))
+    assert (work / "out" / first).read_bytes() == archive(first.encode())
+    assert sorted(path.name for path in (work / "out").iterdir()) == ["best.pt", "last.pt"]
+
+
+def test_a_file_that_is_seldom_written_keeps_its_version(work: Path, checkpoints: ProgramCheckpoints) -> None:
+    write(work / "out/best.pt", archive(b"best"), age_s=99)
+    for number in range(5):
+        write(work / "out/last.pt", archive(b"%d" % number), age_s=9 - number)
+        checkpoints.saved(1, LAST_AND_BEST, Verification.SIZES)
+    write_now(work / "out/best.pt", b"")
+    chosen = checkpoints.choose(1, 2, LAST_AND_BEST, None)
+    assert chosen is not None
+    assert (chosen.path, chosen.put_back) == ("out/last.pt", ("out/best.pt",))
+    assert (work / "out/best.pt").read_bytes() == archive(b"best")
+
+
+def test_a_torn_file_is_not_put_back_from_later_than_the_step_that_is_asked_for(
+    work: Path, checkpoints: ProgramCheckpoints
+) -> None:
+    wanted = ProgramFiles("out/*.pt", 3)
+    for number, name in enumerate(("last", "best", "last")):
+        write(work / f"out/{name}.pt", archive(b"%d" % number), age_s=9 - number)
+        checkpoints.saved(1, wanted, Verification.SIZES)
+    write_now(work / "out/last.pt", b"")
+    chosen = checkpoints.choose(1, 2, wanted, 2)
+    assert chosen is not None
+    assert (chosen.path, chosen.put_back, chosen.set_aside) == ("out/best.pt", ("out/last.pt",), ("3",))
+    assert (work / "out/last.pt").read_bytes() == archive(b"0")
+
+
+def test_files_that_are_never_written_over_have_few_versions(
+    work: Path, tmp_path: Path, checkpoints: ProgramCheckpoints
+) -> None:
+    for number, name in enumerate("abcdef"):
+        write(work / f"out/{name}.pt", archive(name.encode()), age_s=9 - number)
+        checkpoints.saved(1, LAST_AND_BEST, Verification.SIZES)
+    assert sorted(path.name for path in (tmp_path / "kept/1").glob("[0-9]*")) == ["5", "6"]
 
 
 # --- patterns
@@ -931,10 +995,11 @@ def test_thousands_of_directories_below_each_other_are_one_torn_checkpoint(
     assert found.steps == (1,)
     assert found.rejected == ("out/checkpoint-2: has directories deeper than 32 levels",)
     chosen = checkpoints.choose(1, 2, NUMBERED, None)
-    assert chosen == ProgramCheckpoint(1, "out/checkpoint-1")
+    first = ProgramCheckpoint(1, "out/checkpoint-1", torn=("out/checkpoint-2",))
+    assert chosen == first
     (work / "out/.checkpoint-2.torn").rename(work / "out/checkpoint-2")
     nest(work / "out/.checkpoint-2.torn", 1200)
-    assert checkpoints.choose(1, 3, NUMBERED, None) == ProgramCheckpoint(1, "out/checkpoint-1")
+    assert checkpoints.choose(1, 3, NUMBERED, None) == first
     with program_files.directory_at(work, PurePosixPath("out")) as fd:
         remove(fd, ".checkpoint-2.torn")  # too deep for what tidies up after tests
 

@@ -24,6 +24,14 @@ JOB = Job("1", Queued(NOW, "img"), attempts=2)
         (ProgramStart(0, ""), ", in the files of the attempt before"),
         (ProgramStart(30, "out/ckpt_30.pt"), ", from out/ckpt_30.pt (step 30)"),
         (ProgramStart(3, "last.pt", known_as="version 3"), ", from last.pt (version 3)"),
+        (
+            ProgramStart(3, "best.pt", known_as="version 3", put_back=("last.pt",)),
+            ", from best.pt (version 3); torn, so its newest whole version was put back: last.pt",
+        ),
+        (
+            ProgramStart(3, "c-3", torn=("c-4",)),
+            ", from c-3 (step 3); torn, so renamed to .NAME.torn: c-4",
+        ),
     ],
 )
 def test_the_start_of_a_program_tells_its_files(start: ProgramStart, told: str) -> None:

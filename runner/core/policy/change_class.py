@@ -316,32 +316,60 @@ SIZES: Final = frozenset(
 """Fields that hold bytes."""
 
 MAX_SHOWN: Final = 60
-"""The most characters of a value that are shown."""
+"""The longest values that are shown as a whole, in characters."""
+
+MAX_DIFFERENT: Final = 400
+"""The most characters that are shown of the part that differs."""
+
+BESIDE: Final = 24
+"""The most equal characters that are shown before and after that part."""
+
+
+def format_change(before: JsonValue, after: JsonValue) -> tuple[str, str]:
+    """Return two values as a job file writes them; of long ones, the part that differs."""
+    old, new = format_field(before), format_field(after)
+    if max(len(old), len(new)) <= MAX_SHOWN:
+        return old, new
+    first = _count_equal(old, new)
+    same = _count_equal(old[first:][::-1], new[first:][::-1])
+    begin = max(first - BESIDE, 0)
+    begin = (old.find(" ", begin, first) + 1 or begin) if begin else 0  # whole words
+    return _part(old, begin, len(old) - same), _part(new, begin, len(new) - same)
+
+
+def _count_equal(one: str, other: str) -> int:
+    """Return the number of equal characters at the beginning of two texts."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _part(text: str, begin: int, end: int) -> str:
+    """Return a part of a text, with what is beside its end."""
+    shown = end + BESIDE
+    if shown < len(text) and (space := text.rfind(" ", end, shown)) >= 0:
+        shown = space
+    shown = min(shown, begin + BESIDE + MAX_DIFFERENT)
+    return f"{'…' if begin else ''}{text[begin:shown]}{'…' if shown < len(text) else ''}"
 
 
 def format_field(value: JsonValue) -> str:
-    """Return a value as a job file writes it, shortened."""
-    text = _written(value)
-    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
-
-
-def _written(value: JsonValue) -> str:
+    """Return a value as a job file writes it."""
     if value is None:
         return "-"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
-        return f"[{', '.join(map(_written, value))}]"
+        return f"[{', '.join(map(format_field, value))}]"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{name}: {_written(one)}' for name, one in value.items())}}}"
+        return f"{{{', '.join(f'{name}: {format_field(one)}' for name, one in value.items())}}}"
     return str(value)
 
 
 def change_rows(found: RevisionChange) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield (field, before, after, class, reason), the worst first."""
     for change in found.changes:
-        before, after = (format_field(_sized(change.name, value)) for value in (change.before, change.after))
-        yield change.name, before, after, str(change.kind), change.why
+        before, after = (_sized(change.name, value) for value in (change.before, change.after))
+        yield change.name, *format_change(before, after), str(change.kind), change.why
 
 
 def _sized(name: str, value: JsonValue) -> JsonValue:

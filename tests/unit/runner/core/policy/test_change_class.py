@@ -1,5 +1,7 @@
 """The table of classes, held against every model that it speaks about, and against the signatures."""
 
+from typing import Final
+
 import pytest
 from pydantic import BaseModel
 
@@ -18,6 +20,7 @@ from runner.core.policy.change_class import (
     change_rows,
     classify_change,
     classify_field,
+    format_change,
     format_field,
 )
 from runner.core.policy.facts import DecisionPoint
@@ -191,12 +194,36 @@ def test_sizes_are_shown_as_people_write_them() -> None:
     assert [row[:3] for row in change_rows(unset)] == [("devices.memory", "-", "3KB")]
 
 
+COMMAND: Final[list[JsonValue]] = ["python", "train.py", "--lr", "0.01", "--steps", "3000", "--save-every"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        (
+            [*COMMAND, "50", "--seed", "0"],
+            [*COMMAND, "50", "--seed", "1"],
+            ("…50, --seed, 0]", "…50, --seed, 1]"),
+        ),
+        (
+            [*COMMAND, "50"],
+            [*COMMAND, "150", "-v"],
+            ("…3000, --save-every, 50]", "…3000, --save-every, 150, -v]"),
+        ),
+        (["ls", *COMMAND], ["rm", *COMMAND], ("[ls, python, train.py,…", "[rm, python, train.py,…")),
+        ("x" * 99, "x" * 50 + "y" + "x" * 49, ("…" + "x" * 48 + "…", "…" + "x" * 24 + "y" + "x" * 24 + "…")),
+        ("a" * 999, "b" * 999, ("a" * 424 + "…", "b" * 424 + "…")),
+        (None, "x" * 99, ("-", "x" * 99)),
+    ],
+)
+def test_of_long_values_the_part_that_differs_is_shown(
+    before: JsonValue, after: JsonValue, shown: tuple[str, str]
+) -> None:
+    assert format_change(before, after) == shown
+
+
 def test_values_are_shown_in_short() -> None:
-    assert [format_field(None), format_field(value=True), format_field("x" * 99)] == [
-        "-",
-        "true",
-        "x" * 59 + "…",
-    ]
+    assert [format_field(None), format_field(value=True)] == ["-", "true"]
     found = classify_change(
         RevisionFields({"seed": 1}, "causal_lm"), RevisionFields({"seed": 2}, "causal_lm")
     )

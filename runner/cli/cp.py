@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from runner.adapters.host.archive import LEFT_OUT
 from runner.base.errors import Unavailable, UsageError
 from runner.base.textfile import one_line
 from runner.cli.console import complain, harmless
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 STANDARD_OUTPUT: Final = "-"
 TOP: Final = "."
-PART_BYTES: Final = 1024 * 1024
 
 
 @click.command()
@@ -33,7 +33,7 @@ def cp(source: str, destination: str) -> None:
 
     A relative PATH begins in the working directory of the program, /job/PATH in the run directory. The
     content of a PATH that is empty or ends with "/." is put into DEST; anything else keeps its name in
-    a directory DEST. "-" writes a tar archive to standard output.
+    a directory DEST. "-" writes a tar archive with the same names to standard output.
     """
     job, colon, path = source.partition(":")
     if not colon:
@@ -42,7 +42,7 @@ def cp(source: str, destination: str) -> None:
     client = find_or_start(complain)
     with client.stream(f"/v1/jobs/{quote_path(job)}/files{query_string({'path': path})}") as body:
         if destination == STANDARD_OUTPUT:
-            _write_archive(body)
+            _write_archive(body, _name_of(path))
         else:
             _extract(body, _open_place(path, destination))
 
@@ -53,18 +53,40 @@ def _open_place(path: str, destination: str) -> Copy:
     Raises:
         UsageError: the directory for it is not there.
     """
-    name = path.rstrip("/").rpartition("/")[2]
     if os.path.isdir(destination):
-        return Copy(destination, "" if name in {"", TOP, ".."} else name)
+        return Copy(destination, _name_of(path))
     parent, name = os.path.split(os.path.abspath(destination))
     if not os.path.isdir(parent):
         raise UsageError(f"{one_line(destination)}: there is no directory {one_line(parent)}; make it first")
     return Copy(parent, name)
 
 
-def _write_archive(body: StreamedBody) -> None:
-    for part in iter(lambda: body.read(PART_BYTES), b""):
-        sys.stdout.buffer.write(part)
+def _name_of(path: str) -> str:
+    """Return the name that a copy of a path keeps; empty: its content has no directory around it."""
+    name = path.rstrip("/").rpartition("/")[2]
+    return "" if name in {"", TOP, ".."} else name
+
+
+def _write_archive(body: StreamedBody, name: str) -> None:
+    """Write an archive to standard output, whose top gets a name; what cannot be read is told.
+
+    Raises:
+        Unavailable: the archive ends early.
+    """
+    try:
+        with (
+            tarfile.open(fileobj=body, mode="r|") as archive,  # type: ignore[call-overload]  # only read
+            tarfile.open(fileobj=sys.stdout.buffer, mode="w|", format=tarfile.PAX_FORMAT) as written,
+        ):
+            for member in archive:
+                member.name = (name or TOP) + member.name.removeprefix(TOP)
+                fact, member.pax_headers = member.pax_headers.get(LEFT_OUT), {}
+                if fact is None:
+                    written.addfile(member, archive.extractfile(member) if member.isreg() else None)
+                else:
+                    complain(f"{one_line(member.name)}: left out: cannot be read: {one_line(fact)}")
+    except tarfile.ReadError as error:
+        raise Unavailable(f"the archive is not complete ({error}); try again") from error
     sys.stdout.buffer.flush()
 
 

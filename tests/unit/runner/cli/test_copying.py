@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.adapters.host.archive import LEFT_OUT
-from runner.base.errors import UsageError
+from runner.base.errors import Unavailable, UsageError
 from runner.cli import cp as module
 from runner.cli.copying import Copy
 from runner.client.http import StreamedBody
@@ -128,3 +128,24 @@ def test_the_place_of_a_path_that_ends_in_dots_is_the_destination(home: Path) ->
         assert module._open_place(path, str(home)).place == str(home)
     with pytest.raises(UsageError, match="there is no directory"):
         module._open_place("x", str(home / "absent" / "x"))
+
+
+def test_an_archive_for_standard_output_has_what_can_be_read_and_the_rest_is_told(
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+        told = tarfile.TarInfo("./shut")
+        told.type, told.pax_headers = tarfile.FIFOTYPE, {LEFT_OUT: "Permission denied"}
+        archive.addfile(told)
+    before = packed((".", None), (f"./{'long' * 50}", b"x"), ("./l", "y"))
+    whole = before[: before.rindex(b"y") // 512 * 512 + 512] + out.getvalue()
+    stream = StreamedBody(io.BytesIO(whole), {"content-length": str(len(whole))})
+    module._write_archive(stream, "out")
+    written = capsysbinary.readouterr()
+    with tarfile.open(fileobj=io.BytesIO(written.out)) as archive:
+        assert archive.getnames() == ["out", f"out/{'long' * 50}", "out/l"]
+    assert b"out/shut: left out: cannot be read: Permission denied" in written.err
+    cut = StreamedBody(io.BytesIO(before[:1800]), {"content-length": "1800"})
+    with pytest.raises(Unavailable, match="the archive is not complete"):
+        module._write_archive(cut, "out")

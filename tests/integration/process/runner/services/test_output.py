@@ -80,11 +80,21 @@ def test_a_file_is_copied_to_a_name_and_from_the_run_directory(
     assert (tmp_path / "all" / "train.py").read_text() == SCRIPT
 
 
-def test_an_archive_goes_to_standard_output(daemon: Service, job: str) -> None:
-    command = [*RUNNER, "cp", f"{job}:out/deep", "-"]
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("out/deep", ["deep", "deep/run.sh"]),
+        ("out/deep/.", [".", "./run.sh"]),
+        ("out/deep/run.sh", ["run.sh"]),
+    ],
+)
+def test_an_archive_goes_to_standard_output_under_the_name_of_what_is_copied(
+    daemon: Service, job: str, path: str, names: list[str]
+) -> None:
+    command = [*RUNNER, "cp", f"{job}:{path}", "-"]
     done = subprocess.run(command, env=daemon.environ, cwd=daemon.root, check=True, stdout=subprocess.PIPE)
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        assert archive.getnames() == [".", "./run.sh"]
+        assert archive.getnames() == names
 
 
 WRONG = [

@@ -152,7 +152,7 @@ class RunDirectory(Protocol):
         """Return the checkpoint of a step, or the newest whole one, put back if it is torn.
 
         Those after a step that is asked for are set aside for the attempt.  ``is_first``: the attempt is the
-        first of its lineage, and what is there came with the code.
+        first of its lineage, and what is there came with the code, unless the lineage was given one.
         May raise Unavailable.
         """
 
@@ -162,6 +162,14 @@ class RunDirectory(Protocol):
         """Copy a checkpoint into a directory, without verifying it; may raise CheckpointInvalid, OSError.
 
         ``check`` is called now and then; what it raises ends the copy.
+        """
+
+    def copy_program_checkpoint(
+        self, paths: RunPaths, wanted: ProgramFiles, target: Path, check: Callable[[], None] = ...
+    ) -> None:
+        """Copy the newest checkpoint of a program into a lineage that has not begun; as ``copy_checkpoint``.
+
+        May also raise Unavailable.
         """
 
     def tail(self, path: Path, limit: int) -> bytes:

@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import Final, Protocol, TypeVar
 
+from jobs.contract import CheckpointInvalid
 from runner.adapters.host.checkpoints import WITHIN_S, LineageLook, VerificationResult
 from runner.adapters.host.program_checkpoints import HOME, ProgramLineage, Seen
 from runner.adapters.host.user_outputs import UserOutputs
@@ -148,11 +149,22 @@ class ProgramCheckpoints:
                 return _unknown(error)
             return found
 
-    def ignore_present(self, lineage: int, wanted: ProgramFiles) -> None:
-        """Leave out what is there now, before the first attempt of a lineage; may raise Unavailable."""
+    def begin(self, lineage: int, wanted: ProgramFiles) -> bool:
+        """Begin a lineage; see ``ProgramReader.begin_lineage``; may raise Unavailable."""
         with self._lock, self._places(lineage, wanted) as places:
-            if places is not None:
-                self.verifier.of(self.owner).ignore_present(*places, self._asked(lineage, 0, wanted))
+            if places is None:
+                return False
+            return self.verifier.of(self.owner).begin_program(*places, self._asked(lineage, 0, wanted))
+
+    def give_newest(
+        self, lineage: int, wanted: ProgramFiles, target: Path, check: Callable[[], None]
+    ) -> None:
+        """Copy the newest one for another lineage; see ``ProgramReader.give_newest``."""
+        with self._lock, self._places(lineage, wanted) as places, self.open_leaf(target) as draft:
+            if places is None:
+                raise CheckpointInvalid("its directory is gone")
+            work = self.verifier.work.outputs(self.owner, check, self.verifier.within_s)
+            work.give_newest_of_program(*places, self._asked(lineage, 0, wanted), draft)
 
     def choose(
         self, lineage: int, attempt: int, wanted: ProgramFiles, step: int | None

@@ -19,13 +19,14 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from jobs.contract import CheckpointInvalid
 from runner.adapters.host.checkpoint_copy import copy_content
 from runner.adapters.host.file_formats import (
     MAX_HEADER_BYTES,
@@ -50,7 +51,7 @@ from runner.adapters.host.program_files import (
     read_pointers,
 )
 from runner.adapters.host.program_steps import count_steps, show_steps, went_back
-from runner.adapters.host.set_aside import NAME, SetAside, is_of, open_parents, remove
+from runner.adapters.host.set_aside import GIVEN, NAME, SetAside, is_of, open_parents, remove
 from runner.base.errors import disk_errors
 from runner.core.ports.checkpoints import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
 from runner.core.ports.users import Owner
@@ -282,8 +283,10 @@ class ProgramReader:
         )
         return "" if first is None else f"it was given {before}, and has saved {first} after that"
 
-    def ignore_present(self) -> None:
-        """Leave out what is there now, before the first attempt of a lineage: it came with the code.
+    def begin_lineage(self) -> bool:
+        """Leave out what is there before the first attempt of a lineage: it came with the code.
+
+        A checkpoint that the lineage was given takes the place of what came; return whether there is one.
 
         Raises:
             Unavailable: the file system refuses it.
@@ -291,6 +294,46 @@ class ProgramReader:
         with suppress(TooMany):
             if there := self._present():
                 self._note("ignored.json", {str(each.path): each.files for each in there})
+        given = [match for attempt, match in self._aside.found(self._pattern) if attempt == GIVEN]
+        with disk_errors(f"{self._asked.wanted.pattern}: the checkpoint cannot be put there"):
+            for match in given:
+                with suppress(FileNotFoundError), directory_at(self._base, match.path.parent) as parent:
+                    remove(parent, match.path.name)
+                self._aside.put_back(self._base, match.path, GIVEN)
+        return bool(given)
+
+    def give_newest(self, target: int) -> None:
+        """Copy the newest whole checkpoint into the open directory of a lineage that has not begun.
+
+        Raises:
+            CheckpointInvalid: none stays as it is while it is copied.
+            OSError: the file system refuses it.
+            Unavailable: the notes cannot be written.
+        """
+        for _ in range(COPY_TRIES):
+            newest = next(iter(self._look(Verification.CONTENT).whole), None)
+            source = None if newest is None else newest.version or newest.match
+            if source is not None and self._give(source, target):
+                return
+        raise CheckpointInvalid("its program writes over it or removes it meanwhile; try again")
+
+    def _give(self, source: "MatchedPath | _Version", target: int) -> bool:
+        """Copy a checkpoint into another lineage, and return whether it stayed the same meanwhile."""
+        path = source.path
+        parent = open_parents(target, (NAME, str(GIVEN), *path.parts[:-1]), self._owner)
+        try:
+            try:
+                self._write_back(parent, path.name, source)
+            except FileNotFoundError:
+                is_same = False
+            else:
+                present = self._look_again(path) if isinstance(source, MatchedPath) else source
+                is_same = present is not None and present.files == source.files
+            if not is_same:
+                remove(parent, path.name)
+            return is_same
+        finally:
+            os.close(parent)
 
     def choose(self, step: int | None) -> ProgramCheckpoint | None:
         """Return the checkpoint to resume from: that of a step, or the newest whole one.
@@ -740,27 +783,32 @@ class ProgramReader:
             self._order.seen[present.digest] = (version.number, str(version.path))
             self._write_note(kept, version.path, present.files, is_directory=version.is_directory)
 
-    def _write_back(self, parent: int, draft: str, version: _Version) -> None:
-        """Write the files of a version below a directory of the job."""
-        kept = self._kept / str(version.number) / "files"
-        if not version.is_directory:
-            return self._write_file(parent, draft, kept / version.path.name)
+    def _write_back(self, parent: int, draft: str, source: "MatchedPath | _Version") -> None:
+        """Write the files of a checkpoint below a directory of the job."""
+        if not source.is_directory:
+            return self._write_file(parent, draft, source, source.path.name)
         os.mkdir(draft, 0o700, dir_fd=parent)
         with directory_at(parent, PurePosixPath(draft)) as fd:
             self._own(fd)
-            for path, *_ in version.files:
+            for path, *_ in source.files:
                 inner = open_parents(fd, PurePosixPath(path).parts[:-1], self._owner)
                 try:
-                    self._write_file(inner, PurePosixPath(path).name, kept / path)
+                    self._write_file(inner, PurePosixPath(path).name, source, path)
                 finally:
                     os.close(inner)
         return None
 
-    def _write_file(self, parent: int, name: str, source: Path) -> None:
-        fd = os.open(name, _NEW_FILE, 0o600, dir_fd=parent)
-        self._own(fd)
-        with source.open("rb") as file:
-            _copy_to(file.fileno(), fd, self._check)
+    def _write_file(self, parent: int, name: str, source: "MatchedPath | _Version", file: str) -> None:
+        with self._open(source, file) as old:
+            fd = os.open(name, _NEW_FILE, 0o600, dir_fd=parent)
+            self._own(fd)
+            _copy_to(old, fd, self._check)
+
+    def _open(self, source: "MatchedPath | _Version", file: str) -> AbstractContextManager[int]:
+        """Open a file of a checkpoint that is in its place, or of a kept version; may raise OSError."""
+        if isinstance(source, MatchedPath):
+            return open_below(self._base, source.below(file))
+        return open_below(self._kept / str(source.number) / "files", PurePosixPath(file))
 
     def _own(self, fd: int) -> None:
         if os.geteuid() == 0:

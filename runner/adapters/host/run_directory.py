@@ -463,8 +463,7 @@ class HostRunDirectory:
     def choose_program_checkpoint(
         self, paths: RunPaths, wanted: ProgramFiles, step: int | None, *, is_first: bool
     ) -> ProgramCheckpoint | None:
-        if is_first:
-            self._program_checkpoints.ignore_present(paths.lineage, wanted)
+        if is_first and not self._program_checkpoints.begin(paths.lineage, wanted):
             return None
         return self._program_checkpoints.choose(paths.lineage, paths.attempt, wanted, step)
 
@@ -495,6 +494,11 @@ class HostRunDirectory:
         ):
             work = self._verifier.work.outputs(self.owner, check, self._verifier.within_s)
             work.copy_checkpoint(lineage, draft, checkpoint_name(step))
+
+    def copy_program_checkpoint(
+        self, paths: RunPaths, wanted: ProgramFiles, target: Path, check: Callable[[], None] = lambda: None
+    ) -> None:
+        self._program_checkpoints.give_newest(paths.lineage, wanted, target, check)
 
     def tail(self, path: Path, limit: int) -> bytes:
         try:

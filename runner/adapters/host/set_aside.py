@@ -23,6 +23,9 @@ from runner.core.ports.users import Owner
 
 NAME: Final = "set-aside"
 
+GIVEN: Final = 0
+"""Stands for an attempt where a lineage has a checkpoint of another job before its first attempt."""
+
 MAX_ATTEMPTS: Final = 1000
 """Attempts whose set-aside checkpoints are looked at, the newest first."""
 

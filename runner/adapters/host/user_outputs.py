@@ -76,11 +76,26 @@ class UserOutputs:
         """Return the checkpoints that a program has saved; may raise Unavailable."""
         return self._reader(base, kept, lineage, asked).saved(how), asked.seen
 
-    def ignore_present(
+    def begin_program(
         self, base: Descriptor, kept: Descriptor, lineage: Descriptor, asked: ProgramLineage
+    ) -> bool:
+        """Leave out what is there, and return whether the lineage was given a checkpoint.
+
+        Raises:
+            Unavailable: the file system refuses it.
+        """
+        return self._reader(base, kept, lineage, asked).begin_lineage()
+
+    def give_newest_of_program(
+        self,
+        base: Descriptor,
+        kept: Descriptor,
+        lineage: Descriptor,
+        asked: ProgramLineage,
+        target: Descriptor,
     ) -> None:
-        """Leave out what is there now; may raise Unavailable."""
-        self._reader(base, kept, lineage, asked).ignore_present()
+        """Copy the newest one for another lineage; may raise CheckpointInvalid, OSError, Unavailable."""
+        self._reader(base, kept, lineage, asked).give_newest(target)
 
     def choose_of_program(
         self, base: Descriptor, kept: Descriptor, lineage: Descriptor, asked: ProgramLineage, step: int | None

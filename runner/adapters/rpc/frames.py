@@ -9,7 +9,7 @@ MAX_REQUEST_BYTES: Final = 64 * 1024**2
 """A longer request ends its connection; the largest has the secrets of a job."""
 
 MAX_ANSWER_BYTES: Final = 512 * 1024**2
-MAX_DESCRIPTORS: Final = 3
+MAX_DESCRIPTORS: Final = 4
 _LENGTH: Final = struct.Struct("!I")
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from threading import Thread
 
 from jobs.contract import CheckpointInvalid, Program
+from runner.agent.attempts.checkpoints import program_files
 from runner.agent.ports import RunDirectory
 from runner.base.errors import Refused
 from runner.base.waiting import check_wanted
@@ -112,8 +113,15 @@ class CanaryService:
         """Start a canary, and return its trial; a thread measures it.
 
         Raises:
-            Refused: there is no room, and the job would lose work if it were held.
+            Refused: there is no room, and the job would lose work if it were held; or both would save to
+                one directory.
         """
+        wanted = program_files(offered)
+        if wanted is not None and wanted.mount:
+            raise Refused(
+                f"job {row.job.id}: saves to the mount {wanted.mount}, which its canary would write to, too; "
+                "apply without --canary"
+            )
         began = self.service.clock.now()
         parked = self._make_room(row, offered)
         with ExitStack() as on_failure:
@@ -157,8 +165,8 @@ class CanaryService:
 
     def _submit(
         self, caller: Caller, row: JobRow, revision: Revision, steps: int, kind: ChangeClass
-    ) -> tuple[str, int]:
-        """Submit a canary; return its id and the step that it starts from."""
+    ) -> tuple[str, int | None]:
+        """Submit a canary; return its id and the step that it starts from, None if it is unknown."""
         service = self.service
         root = service.state_dir / "jobs" / f".canary-{os.urandom(8).hex()}"
         staged = service.attempt_service.open_directory(root, row.owner)
@@ -177,18 +185,25 @@ class CanaryService:
             staged.remove()
         return own.job.id, first
 
-    def _stage_checkpoint(self, staged: RunDirectory, row: JobRow) -> int:
-        """Copy the newest valid checkpoint into a staged run directory; return its step, 0 for none."""
+    def _stage_checkpoint(self, staged: RunDirectory, row: JobRow) -> int | None:
+        """Copy the newest valid checkpoint into a staged run directory; return its step, 0 for none.
+
+        Of what a program saves on its own, the step is unknown: it may have saved once more.
+        """
         attempt_service, lineage = self.service.attempt_service, row.job.lineage
         newest = attempt_service.saved(row, lineage).newest
         if newest is None:
             return 0
         own = attempt_service.directory(row)
         paths = own.paths(max(row.job.attempts, 1), lineage)
+        wanted = program_files(parse_revision(row.revision))
         staged.create()
 
         def fill(draft: Path) -> None:
-            own.copy_checkpoint(paths, newest, draft, check_wanted)
+            if wanted is None:
+                own.copy_checkpoint(paths, newest, draft, check_wanted)
+            else:
+                own.copy_program_checkpoint(paths, wanted, draft, check_wanted)
 
         try:
             attempt_service.run_in_turn(row, lambda: staged.seed(1, fill))
@@ -196,4 +211,4 @@ class CanaryService:
             raise Refused(
                 f"job {row.job.id}: checkpoint of step {newest} cannot be copied: {error}"
             ) from error
-        return newest
+        return newest if wanted is None else None

@@ -91,7 +91,7 @@ class TrialMeasurer:
         if not lines:
             return isinstance(self.state_of(trial.job_id), Finished | Held)
         # A program that does not resume from the copy of the checkpoint begins at step 0.
-        first = min(trial.first, lines[0].step - 1)
+        first = lines[0].step - 1 if trial.first is None else min(trial.first, lines[0].step - 1)
         trial.done = max(line.step for line in lines) - first
         enough = trial.done >= trial.steps and sum(line.trained for line in lines) > MIN_MEASUREMENTS
         has_ended = isinstance(self.state_of(trial.job_id), Finished | Held)

@@ -43,7 +43,7 @@ class Trial:
     job_id: str
     steps: int
     began: datetime
-    first: int = 0  # the step that it starts from
+    first: int | None = 0  # the step that it starts from; None: its first step tells
     parked: datetime | None = None  # since when its parent is held for it
     over: datetime | None = None  # when it was stopped
     done: int = 0

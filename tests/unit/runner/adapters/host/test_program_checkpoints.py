@@ -11,10 +11,12 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
+from shutil import rmtree as remove_tree
 from typing import Final
 
 import pytest
 
+from jobs.contract import CheckpointInvalid
 from runner.adapters.host import program_checkpoints, program_files
 from runner.adapters.host.job_checkpoints import CheckpointVerifier, ProgramCheckpoints
 from runner.adapters.host.run_directory import HostRunDirectory
@@ -235,7 +237,7 @@ def test_what_came_with_the_code_is_no_checkpoint_until_it_is_written_again(
     work: Path, checkpoints: ProgramCheckpoints, saved: Saved
 ) -> None:
     old = write(work / "out/checkpoint-900/model.bin")
-    checkpoints.ignore_present(1, NUMBERED)
+    assert not checkpoints.begin(1, NUMBERED)
     assert saved(NUMBERED).steps == ()
     assert checkpoints.choose(1, 2, NUMBERED, None) is None
     write(work / "out/checkpoint-1/model.bin")
@@ -1245,3 +1247,73 @@ def test_a_date_a_shard_and_the_name_of_a_model_are_no_steps(
         write(work / "c" / name, age_s=1000 - place)
     found = saved(ProgramFiles("c/*", 2))
     assert (found.steps if found.are_steps else None) == steps
+
+
+# --- given to the first attempt of another lineage
+
+
+@pytest.mark.parametrize(
+    ("wanted", "place", "file"),
+    [
+        (NUMBERED, "work/1", "out/checkpoint-70/model.bin"),
+        (ProgramFiles("out/ckpt_*.pt", 2), "work/1", "out/ckpt_70.pt"),
+        (ProgramFiles("/job/home/ckpt_*.pt", 2), "homes/1", "ckpt_70.pt"),
+        (FIXED, "work/1", "state.pt"),
+    ],
+)
+def test_the_first_attempt_of_another_lineage_begins_with_what_it_was_given(
+    wanted: ProgramFiles, place: str, file: str, tmp_path: Path
+) -> None:
+    (tmp_path / "lineages/1").mkdir(parents=True)
+    write(tmp_path / place / file, archive())
+    own, other = HostRunDirectory(tmp_path, ME), HostRunDirectory(tmp_path / "other", ME)
+    other.create()
+    other.seed(1, lambda draft: own.copy_program_checkpoint(own.paths(1, 1), wanted, draft))
+    copy = tmp_path / "other" / place / file
+    write(copy, b"came with the code")
+    chosen = other.choose_program_checkpoint(other.paths(1, 1), wanted, None, is_first=True)
+    assert chosen is not None
+    assert file.startswith(chosen.path)
+    assert copy.read_bytes() == (tmp_path / place / file).read_bytes() == archive()
+
+
+def test_what_is_written_over_or_removed_while_it_is_given_is_given_as_the_next_one(
+    work: Path, tmp_path: Path, checkpoints: ProgramCheckpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = write(work / "out/checkpoint-1/model.bin", archive())
+    copy, copies = program_checkpoints._copy_to, []
+
+    def meanwhile(source: int, target: int, check: Callable[[], None]) -> None:
+        copy(source, target, check)
+        copies.append(source)
+        if first.exists():
+            remove_tree(first.parent)
+            write(work / "out/checkpoint-2/model.bin", archive(b"next"))
+
+    monkeypatch.setattr(program_checkpoints, "_copy_to", meanwhile)
+    given = tmp_path / "given"
+    given.mkdir()
+    checkpoints.give_newest(1, NUMBERED, given, lambda: None)
+    assert [path.name for path in (given / "set-aside/0/out").iterdir()] == ["checkpoint-2"]
+    assert len(copies) == 2
+
+
+def test_what_is_never_the_same_is_not_given(
+    work: Path, tmp_path: Path, checkpoints: ProgramCheckpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = write(work / "out/checkpoint-1/model.bin", archive())
+    copy = program_checkpoints._copy_to
+
+    def meanwhile(source: int, target: int, check: Callable[[], None]) -> None:
+        copy(source, target, check)
+        state.write_bytes(archive(b"other"))
+
+    monkeypatch.setattr(program_checkpoints, "_copy_to", meanwhile)
+    given = tmp_path / "given"
+    given.mkdir()
+    with pytest.raises(CheckpointInvalid, match="writes over it or removes it meanwhile"):
+        checkpoints.give_newest(1, NUMBERED, given, lambda: None)
+    assert not list((given / "set-aside/0/out").iterdir())
+    remove_tree(state.parent)
+    with pytest.raises(CheckpointInvalid, match="writes over it or removes it meanwhile"):
+        checkpoints.give_newest(1, NUMBERED, given, lambda: None)

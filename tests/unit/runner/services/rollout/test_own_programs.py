@@ -1,6 +1,7 @@
 """Changes to programs of the user's own, which only print their steps."""
 
 import json
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -140,3 +141,38 @@ def test_the_rest_of_an_evaluation_that_a_program_prints_is_work(site: Place) ->
     status = site.service.queries.progress(row)
     assert status is not None
     assert (status.phase, status.eval_left_s) == (Phase.EVAL, 496.0)
+
+
+SAVING = f'{SCRIPT}checkpoint: {{files: "/job/home/ckpt-*.pt", resume_args: [--resume, "{{newest}}"]}}\n'
+
+
+def test_a_canary_begins_with_a_copy_of_what_the_program_has_saved(site: Place) -> None:
+    site.runs(SAVING)
+    saved = site.directory / "jobs/1/home/ckpt-30.pt"
+    saved.write_bytes(b"weights")
+    owner = saved.parent.stat()
+    os.chown(saved, owner.st_uid, owner.st_gid)
+    for step in range(1, 41):
+        prints(site, step)
+    began = site.canary(SAVING.replace("./train", "./train, --fast"))
+    site.until("running", began["canary"])
+    home = site.directory / "jobs" / began["canary"] / "home"
+    assert (home / "ckpt-30.pt").read_bytes() == b"weights"
+    note = json.loads((home.parent / "attempts/1.start.json").read_text())
+    assert (note["start"]["step"], note["start"]["path"]) == (30, "/job/home/ckpt-30.pt")
+    for step in range(31, 2000):
+        prints(site, step, began["canary"])
+        if site.ask("GET", f"/jobs/1/canaries/{began['canary']}").json()["finished"]:
+            break
+    assert site.trial(began["canary"])["done"] >= 40
+
+
+def test_a_program_that_saves_to_a_mount_gets_no_canary_that_would_write_there_too(site: Place) -> None:
+    (site.directory / "out").mkdir()
+    text = f"{SCRIPT}mounts: [{{source: ./out, target: /data/out, read_only: false}}]\n"
+    text += 'checkpoint: {files: "/data/out/ckpt-*.pt"}\n'
+    site.runs(text)
+    for step in range(1, 41):
+        prints(site, step)
+    answer = site.canary(text.replace("./train", "./train, --fast"))
+    assert "which its canary would write to, too" in answer["error"]["message"]

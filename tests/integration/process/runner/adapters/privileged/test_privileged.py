@@ -625,6 +625,11 @@ def test_checkpoints_of_a_program_are_found_through_the_helper(two: Two) -> None
     assert read_program_start(directory, paths) == start
     assert known_program_start(directory, paths, None) is None
     directory.tell_terminals(paths, "hello")
+    staged = two.run(".canary-0123456789abcdef")
+    staged.create()
+    staged.seed(1, lambda draft: directory.copy_program_checkpoint(paths, wanted, draft))
+    given = staged.root / "lineages/1/set-aside/0/step-7.pt"
+    assert (given.read_bytes(), given.stat().st_uid) == (b"weights", ANN.uid)
 
 
 def test_the_files_of_a_program_are_read_with_the_rights_of_their_owner_alone(two: Two) -> None:
@@ -674,7 +679,7 @@ READ_HERE: Final = {
         "room_to_save",
         "weights",
     ),  # by a worker of the owner
-    *("program_saved", "choose_program_checkpoint", "read_numbers"),  # the same
+    *("program_saved", "choose_program_checkpoint", "copy_program_checkpoint", "read_numbers"),  # the same
 }
 """Methods of a run directory that need no right of their own in a daemon that has given up root."""
 

@@ -87,9 +87,14 @@ def steps(progress: ProgressResponse | None) -> str:
     return f"{progress.get('step', 0)}" + (f"/{total}" if total is not None else "")
 
 
+def last_report(job: Mapping[str, Any] | JobSummary) -> ProgressResponse | None:
+    """Return the last report of a job, whether it runs or not."""
+    return job.get("progress") or job.get("last_progress")
+
+
 def progress_share(job: Mapping[str, Any] | JobSummary) -> str:
     """Return the step that a job has reached: the reported one, else the saved one."""
-    saved, progress = job.get("saved_step"), job.get("progress")
+    saved, progress = job.get("saved_step"), last_report(job)
     if not progress and (version := job.get("saved_version")) is not None:
         return f"version {version}"
     return steps(progress) if progress or saved is None else str(saved)
@@ -252,9 +257,9 @@ _NOT_REPORTED: Final = ("seconds_", "baseline_")
 
 def metrics_text(job: JobDetail) -> str:
     """Return the numbers that a job has reported last."""
-    progress = job["progress"]
-    if progress is None:  # it has ended
-        told = (job["result"] or {}).get("metrics", {})
+    told = (job["result"] or {}).get("metrics", {})
+    progress = last_report(job)
+    if progress is None or (job["progress"] is None and told):  # it has ended
         numbers = {name: value for name, value in told.items() if not name.startswith(_NOT_REPORTED)}
     else:
         numbers = {"loss": progress.get("loss"), **progress.get("metrics", {})}

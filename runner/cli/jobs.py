@@ -92,15 +92,15 @@ def list_jobs(  # noqa: PLR0913  one per option
 
     In a pipe: id, name, owner, state, attempts made, priority, step/total, since (UTC) and reason,
     between tabs. --columns takes id, name, owner, state, attempts, priority, step, since, why,
-    submitted, gpus, labels, loss and rate. A step that is not reported is that of the newest
-    checkpoint.
+    submitted, gpus, labels, loss and rate. The step of a job that does not run is the one it
+    told last; one that is not reported is that of the newest checkpoint.
     """
     label, *others = labels or (None,)
     accepts = with_labels(make_filter(wanted, users, since), others)
     if sweep is not None and mine:
         raise click.UsageError("--sweep goes without --mine: the jobs of a matrix have one owner")
     everything = everything or reaches_further(since) or "ended" in wanted
-    last = not NUMBERS.isdisjoint(chosen)
+    last = not chosen or not NUMBERS.isdisjoint(chosen)
     client = find_or_start(complain)
     if sweep is None:
         ended = False if wanted and wanted <= ACTIVE else None

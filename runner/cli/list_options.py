@@ -12,7 +12,7 @@ from runner.cli import formatting
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from runner.client.types import JobSummary, ProgressResponse
+    from runner.client.types import JobSummary
 
 STATES: Final = (
     *("preparing", "queued", "starting", "running", "stopping", "held"),
@@ -28,11 +28,6 @@ DAY_S: Final = 86400.0
 """How long ago jobs have ended that a list shows without ``--all`` and ``--since``."""
 
 
-def _told(job: JobSummary) -> ProgressResponse | None:
-    """Return the last report of a job, whether it runs or not."""
-    return job["progress"] or job.get("last_progress")
-
-
 COLUMNS: Final[dict[str, Callable[[JobSummary], Any]]] = {
     "id": lambda job: job["id"],
     "name": lambda job: job["name"],
@@ -40,14 +35,14 @@ COLUMNS: Final[dict[str, Callable[[JobSummary], Any]]] = {
     "state": formatting.state_word,
     "attempts": lambda job: job["attempt"],
     "priority": lambda job: job["priority"],
-    "step": lambda job: formatting.progress_share({**job, "progress": _told(job)}),
+    "step": formatting.progress_share,
     "since": lambda job: job["since"],
     "why": lambda job: job["why"],
     "submitted": lambda job: job["submitted_at"],
     "gpus": lambda job: ", ".join(job["gpus"]),
     "labels": lambda job: ", ".join(f"{key}={text}" for key, text in job["labels"].items()),
-    "loss": lambda job: (_told(job) or {}).get("loss"),
-    "rate": lambda job: (_told(job) or {}).get("items_per_s"),
+    "loss": lambda job: (formatting.last_report(job) or {}).get("loss"),
+    "rate": lambda job: (formatting.last_report(job) or {}).get("items_per_s"),
 }
 """The columns that ``--columns`` chooses from, and their values."""
 

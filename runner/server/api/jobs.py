@@ -123,7 +123,7 @@ def _detail(service: JobService, caller: Caller, row: JobRow) -> views.Json:
     attempts = service.queries.attempts(row)
     newest, result, *_ = attempts[-1] if attempts else (None, None, None)
     return {
-        **_summary(service, row),
+        **_with_last(service, row),
         "attempts": [
             {**views.attempt(*known), **({"checkpoint_step": None} if row.job.has_versions else {})}
             for known in attempts

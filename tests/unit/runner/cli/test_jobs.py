@@ -14,7 +14,9 @@ def test_the_list_in_a_pipe_is_one_line_per_job_between_tabs(api: FakeApi, invok
         f"000001\tone\tada\trunning\t1\t0\t10/100\t{AT}\t-\n"
         f"000002\ttwo\tada\tfailed\t5\t0\t-\t{AT}\tline one\\nline two\n"
     )
-    assert [each[1] for each in api.asked if each[1].startswith("/v1/jobs")] == ["/v1/jobs?all=1&mine=1"]
+    assert [each[1] for each in api.asked if each[1].startswith("/v1/jobs")] == [
+        "/v1/jobs?all=1&mine=1&last=1"
+    ]
 
 
 @pytest.mark.usefixtures("api")
@@ -28,15 +30,15 @@ def test_the_list_as_json_is_one_object_per_line(api: FakeApi, invoke: Invoke) -
     api.add("two")
     lines = invoke("list", "--json", "--limit", "7").stdout.splitlines()
     assert [json.loads(line)["name"] for line in lines] == ["one", "two"]
-    assert api.asked[-1][1] == "/v1/jobs?all=0&mine=0&limit=7"
+    assert api.asked[-1][1] == "/v1/jobs?all=0&mine=0&last=1&limit=7"
 
 
 def test_jobs_are_listed_by_label_and_those_of_a_matrix_by_any_of_them(api: FakeApi, invoke: Invoke) -> None:
     api.add("rate-1")
     assert invoke("list", "--label", "seed=1").stdout.startswith("000001\trate-1")
-    assert api.asked[-1][1] == "/v1/jobs?all=0&mine=0&label=seed%3D1"
+    assert api.asked[-1][1] == "/v1/jobs?all=0&mine=0&label=seed%3D1&last=1"
     assert invoke("list", "--sweep", "rate").stdout.startswith("000001\trate-1")
-    assert api.asked[-1][1] == "/v1/jobs?sweep=rate"
+    assert api.asked[-1][1] == "/v1/jobs?sweep=rate&last=1"
 
 
 def test_jobs_with_all_of_several_labels_are_listed(api: FakeApi, invoke: Invoke) -> None:

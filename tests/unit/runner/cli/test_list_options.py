@@ -63,6 +63,9 @@ def test_a_job_that_has_ended_is_listed_with_its_last_numbers(api: FakeApi, invo
     assert "last=1" in api.asked[-1][1]
     invoke("list", "--sweep", "done", "--columns", "loss")
     assert "last=1" in api.asked[-1][1]
+    steps = [line.split("\t")[6] for line in invoke("list").stdout.splitlines()]
+    assert steps == ["90/100", "80"]
+    assert "last=1" in api.asked[-1][1]
     invoke("list", "--columns", "name")
     assert "last" not in api.asked[-1][1]
 

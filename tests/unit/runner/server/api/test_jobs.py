@@ -590,6 +590,7 @@ def test_what_a_job_told_last_is_listed_where_it_is_asked_for(site: Site) -> Non
     [ended] = site.ask("GET", "/jobs?last=1").json()["jobs"]
     assert (ended["progress"], ended["last_progress"]["loss"]) == (None, 0.5)
     assert "last_progress" not in site.ask("GET", "/jobs").json()["jobs"][0]
+    assert site.job()["last_progress"] == ended["last_progress"]
 
 
 def test_a_log_is_read_in_pieces_and_to_its_end(site: Site) -> None:

@@ -117,7 +117,7 @@ def decide_exit(
         decision = _hold_refused(decision, row.job, situation, paused_text(rung))
     if cause == ExitCause.CANCELLED_ELSEWHERE and not isinstance(state, Stopping):
         decision = _hold_refused(decision, row.job, situation, findings.ended.message)
-    decision, start = _choose_start(decision, state.attempt, findings)
+    decision, start = _choose_start(_name_restarts(decision, row.job), state.attempt, findings)
     devices = state.allocation.devices
     turned = apply_adjustments(row.job.turned, decision.action.adjust, decision.facts, devices)
     exit_decision = ExitDecision(decision.action, decision.history, start, turned)
@@ -319,6 +319,18 @@ _FREE: Final = frozenset({StopReason.RESTART, StopReason.CHANGE, StopReason.HOLD
 def _after_exit(before: History, situation: Situation, *, had_checkpoint: bool) -> History:
     ended = before.add_attempt(situation.started or situation.now, situation.uptime)
     return replace(ended, had_checkpoint=had_checkpoint)
+
+
+def _name_restarts(decision: PolicyDecision, job: Job) -> PolicyDecision:
+    """Return a decision that names the command for a job that fails with its checkpoint, if it gives up."""
+    facts, verdict = decision.facts, decision.action
+    fails = facts.get("cause") == ExitCause.EXCEPTION and facts.get("progress.advanced") is False
+    if verdict.verb is not Verb.GIVE_UP or not fails or facts.get("checkpoint.valid") is not True:
+        return decision
+    older = ", --from STEP with an older one" if facts.get("checkpoint.count") not in {None, 0, 1} else ""
+    how = f"`runner restart {job.id} --from scratch` begins without it{older}"
+    reason = f"{verdict.reason}; it has saved nothing newer than its checkpoint: {how}"
+    return replace(decision, action=replace(verdict, reason=reason))
 
 
 def _choose_start(

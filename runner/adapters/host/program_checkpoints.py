@@ -262,9 +262,15 @@ class ProgramReader:
             are_steps=newest is None or newest.step is not None,
             has_versions=newest is not None and not look.has_steps,
             advanced=newest is not None and newest.number > self._order.began.get(self._asked.attempt, 0),
+            only_first=self._is_only_first(newest),
             missed=look.missed,
             went_back=self._went_back(look),
         )
+
+    def _is_only_first(self, newest: _Whole | None) -> bool:
+        """Return True if an attempt began with the first, a directory: no other shows what it lacks."""
+        is_directory = newest is not None and newest.match is not None and newest.match.is_directory
+        return is_directory and self._order.last == self._order.began.get(self._asked.attempt, 0) == 1
 
     def _name(self, path: PurePosixPath) -> str:
         """Return the part of a path that the last wildcard names, such as a directory for each step."""

@@ -141,7 +141,9 @@ def _findings(  # noqa: PLR0913, PLR0917  (evidence from all of these)
     facts: dict[str, FactValue] = {
         **attempt_facts.of_end(gone, end, evidence, reports),
         **_progress(run, reports),
-        **attempt_facts.of_checkpoints(saved, attempt, now, keeps_files=revision.keeps_files),
+        **attempt_facts.of_checkpoints(
+            saved, attempt, now, keeps_files=revision.keeps_files, shown=_shown_step(reports, saved)
+        ),
         **settings,
         "turnable": not run.is_program or _reports_rows(reports) or _has_overrides(attempt),
     }
@@ -157,6 +159,11 @@ def _findings(  # noqa: PLR0913, PLR0917  (evidence from all of these)
         saves_when_asked=_saves_when_asked(run, reports),
         last_sign=_last_sign(reports),
     )
+
+
+def _shown_step(reports: attempt_facts.AttemptReports, saved: SavedCheckpoints) -> int | None:
+    """Return the last step that an attempt has reported; None if its checkpoints have none."""
+    return reports.status.step if reports.status is not None and saved.are_steps else None
 
 
 def _last_sign(reports: attempt_facts.AttemptReports) -> datetime | None:

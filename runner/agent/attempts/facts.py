@@ -150,9 +150,14 @@ def progress_report(status: Status | None) -> ProgressReport | None:
 
 
 def of_checkpoints(
-    saved: SavedCheckpoints, attempt: Attempt, now: datetime, *, keeps_files: bool = False
+    saved: SavedCheckpoints,
+    attempt: Attempt,
+    now: datetime,
+    *,
+    keeps_files: bool = False,
+    shown: int | None = None,
 ) -> dict[str, FactValue]:
-    """Return the facts about the verified checkpoints of a lineage.
+    """Return the facts about the verified checkpoints of a lineage; ``shown`` is the last step in its report.
 
     A checkpoint that could not be verified may be valid or not: every fact that depends on it is left out.
     So is the progress of a program that keeps its files, as they may hold all of it.
@@ -167,6 +172,10 @@ def of_checkpoints(
         "checkpoint.count": (len(saved.steps), sure),
         "checkpoint.rejected": (len(saved.rejected), sure),
         "progress.advanced": (advanced, advanced or (sure and (there or not keeps_files))),
+        "checkpoint.only_first": (
+            bool(saved.only_first) and attempt.lineage == 1 and (saved.newest or 0) >= (shown or 0),
+            saved.only_first is not None and sure,
+        ),
     }
     facts = {name: value for name, (value, is_known) in known.items() if is_known}
     if saved.newest is not None and saved.are_steps:

@@ -274,6 +274,14 @@ CHECKPOINT_FACTS: Final = (
         "the newest valid one can be loaded by the next attempt",
         "signatures of the manifest compared with those of the next spec",
     ),
+    Fact(
+        "checkpoint.only_first",
+        FactKind.TRUTH,
+        _EXIT,
+        "it began with the first checkpoint of the job, a directory, and neither saved nor shows anything "
+        "after it; unknown of a workload that writes manifests",
+        "order in which the runner has seen the files of checkpoint.files complete",
+    ),
     Fact("checkpoint.step", FactKind.WHOLE, _ALWAYS, "step of the newest valid one", "its manifest", least=0),
     Fact(
         "checkpoint.age_s",

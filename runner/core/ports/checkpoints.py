@@ -51,6 +51,7 @@ class SavedCheckpoints:
     has_versions: bool = False  # none of them has a step: the numbers are in the order of saving
     advanced: bool | None = None  # there is a newer one than the attempt began with; None: the steps tell
     missed: str = ""  # why the pattern of the job file has never named anything
+    only_first: bool | None = None  # the attempt began with the first ever, a directory; None: unknown
     went_back: str = ""  # what shows that the attempt did not go on from its checkpoint
 
     @property

@@ -245,6 +245,26 @@ def test_a_restart_begins_a_new_lineage_and_the_first_checkpoint_is_waited_for_i
     assert ruling.start == Start()
 
 
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        ({"checkpoint.count": 1}, "`runner restart 1 --from scratch` begins without it"),
+        ({"checkpoint.count": 2}, "begins without it, --from STEP with an older one"),
+        ({"progress.advanced": True}, ""),
+        ({"checkpoint.valid": False}, ""),
+        ({"cause": "usage_error"}, ""),
+    ],
+)
+def test_who_fails_with_a_checkpoint_is_told_how_to_begin_without_it(
+    case: Case, facts: dict[str, FactValue], told: str
+) -> None:
+    case.policy = rules(Rule("r", Verb.GIVE_UP))
+    case.facts = {**SAVED, "cause": "exception", "progress.advanced": False, **facts}
+    reason = case.ruling().verdict.reason
+    assert told in reason
+    assert ("runner restart" in reason) is bool(told)
+
+
 def test_a_remedy_is_settled_with_the_verdict_and_written_down(case: Case) -> None:
     case.facts = OOM
     event, kept = case.end()

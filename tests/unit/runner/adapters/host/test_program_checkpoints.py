@@ -852,6 +852,18 @@ def test_a_torn_file_is_not_put_back_from_later_than_the_step_that_is_asked_for(
     assert (work / "out/last.pt").read_bytes() == archive(b"0")
 
 
+@pytest.mark.parametrize(("name", "doubted"), [("checkpoint-1/model.pt", [True]), ("checkpoint-1", [False])])
+def test_only_the_first_directory_has_none_that_shows_what_it_lacks(
+    work: Path, checkpoints: ProgramCheckpoints, saved: Saved, name: str, doubted: list[bool]
+) -> None:
+    write(work / "out" / name, archive(b"1"), age_s=9)
+    assert saved(NUMBERED).only_first is False  # the first attempt did not begin with it
+    checkpoints.choose(1, 2, NUMBERED, None)
+    assert [checkpoints.saved(1, NUMBERED, Verification.CONTENT, 2).only_first] == doubted
+    write(work / "out/checkpoint-2/model.pt", archive(b"2"))
+    assert checkpoints.saved(1, NUMBERED, Verification.CONTENT, 2).only_first is False
+
+
 def test_files_that_are_never_written_over_have_few_versions(
     work: Path, tmp_path: Path, checkpoints: ProgramCheckpoints
 ) -> None:

@@ -565,6 +565,20 @@ def test_what_depends_on_a_checkpoint_that_was_not_verified_is_unknown() -> None
     assert newer["progress.advanced"] is True
 
 
+@pytest.mark.parametrize(
+    ("attempt", "shown", "known"),
+    [(Attempt(2, 1), 10, "True"), (Attempt(2, 1), 11, "False"), (Attempt(5, 2), None, "False")],
+)
+def test_a_first_checkpoint_is_doubted_once_and_not_after_a_later_step(
+    attempt: Attempt, shown: int | None, known: str
+) -> None:
+    saved = SavedCheckpoints(steps=(10,), only_first=True, advanced=False)
+    facts = exit_facts.of_checkpoints(saved, attempt, NOW, shown=shown)
+    assert str(facts["checkpoint.only_first"]) == known
+    of_manifests = replace(saved, only_first=None)
+    assert "checkpoint.only_first" not in exit_facts.of_checkpoints(of_manifests, attempt, NOW)
+
+
 def test_of_a_program_that_keeps_its_files_nobody_knows_what_it_has_saved() -> None:
     attempt, nothing = Attempt(2, 1), SavedCheckpoints()
     facts = exit_facts.of_checkpoints(nothing, attempt, NOW, keeps_files=True)

@@ -87,3 +87,30 @@ def test_a_step_that_was_set_aside_can_be_restarted_from(daemon: Service) -> Non
     daemon.ends(job_id)
     assert daemon.log(job_id, 3).splitlines() == ["from 400"]
     daemon.runner("restart", job_id, "--from", "500", code=3)
+
+
+IN_PARTS = """\
+import json, os
+from pathlib import Path
+
+place = Path("out/checkpoint-10")
+if place.exists():
+    print("resumed", json.loads((place / "optimizer.json").read_text()), flush=True)
+else:
+    place.mkdir(parents=True)
+    (place / "model.json").write_text("{}")
+    if os.environ["RUNNER_ATTEMPT"] == "1":
+        os.kill(os.getpid(), 9)
+    (place / "optimizer.json").write_text("{}")
+    print("saved", flush=True)
+"""
+
+
+def test_a_first_checkpoint_that_was_broken_off_is_begun_again_after_two_tries(daemon: Service) -> None:
+    job_id = submit(daemon, "parts", IN_PARTS, "out/checkpoint-*")
+    assert daemon.ends(job_id)["outcome"] == "succeeded"
+    assert [each["resumed_from"] for each in attempts(daemon, job_id)] == [None, 10, 10, None]
+    assert daemon.log(job_id, 4).splitlines() == ["saved"]
+    told = "exception (it failed twice with its first checkpoint, and nothing has gone on from that)"
+    assert told in daemon.runner("events", job_id)
+    assert (Path(daemon.job(job_id)["run_dir"]) / "work/1/out/checkpoint-10/model.json").exists()

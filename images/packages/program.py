@@ -9,15 +9,17 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from shutil import disk_usage
+from threading import Event, Thread
 from typing import Final
 
 from images.cancellation import CancellationToken, deadline
-from images.errors import BuildFailed
+from images.errors import BuildFailed, HostFault
 from images.packages.scratch import Scratch
 from images.packages.values import Account, Indexes, Limits
 
@@ -40,6 +42,12 @@ MAX_LINE: Final = 16 * 1024
 
 MAX_FILE_BYTES: Final = 16 * 1024**3
 """Of one file that a program writes: wheels, and what is in them."""
+
+KEPT_FREE_BYTES: Final = 1024**3
+"""Of the disk, or a twentieth if that is less: a package of some kilobytes may hold any amount of zeros."""
+
+LOOK_S: Final = 0.2
+"""Between two looks at the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +184,7 @@ def run(  # noqa: PLR0913, PLR0917  (one value per part of a start)
 
     Raises:
         BuildFailed: it could not be started, or took longer than its limit.
+        HostFault: the disk would be full.
         BuildCancelled: ``token`` was cancelled.
     """
     try:
@@ -197,13 +206,45 @@ def run(  # noqa: PLR0913, PLR0917  (one value per part of a start)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
-    with process, token.on_cancel(kill), deadline(limits.seconds, kill) as late:
+    with (
+        process,
+        token.on_cancel(kill),
+        deadline(limits.seconds, kill) as late,
+        _keeping_free(directory, kill) as full,
+    ):
         output = _read(process, tell)
         process.wait()
     token.check()
+    if full.is_set():
+        raise HostFault(
+            f"packages: the disk of {directory.parent} is nearly full; the rest is kept for others"
+        )
     if late.is_set():
         raise BuildFailed(f"took longer than {limits.seconds:g} s and was ended")
     return Outcome(process.returncode, output[-MAX_OUTPUT:])
+
+
+@contextmanager
+def _keeping_free(directory: Path, expire: Callable[[], None]) -> Iterator[Event]:
+    """Call ``expire``, from another thread, before the disk is full; yield an event that is set then."""
+    full, ended = Event(), Event()
+    least = min(KEPT_FREE_BYTES, disk_usage(directory).total // 20)
+
+    def watch() -> None:
+        while not ended.is_set():
+            if disk_usage(directory).free < least:
+                full.set()
+                expire()
+                return
+            ended.wait(LOOK_S)
+
+    watcher = Thread(target=watch, name="disk of packages", daemon=True)
+    watcher.start()
+    try:
+        yield full
+    finally:
+        ended.set()
+        watcher.join()
 
 
 def _read(process: subprocess.Popen[str], tell: Callable[[str], None] | None) -> str:

@@ -16,11 +16,12 @@ from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, Thread
 from pathlib import Path
 from threading import Thread
 from threading import enumerate as enumerate_threads
+from types import SimpleNamespace
 from urllib.parse import quote
 
 import pytest
 
-from images.errors import BuildCancelled, BuildFailed
+from images.errors import BuildCancelled, BuildFailed, HostFault
 from images.log import BuildLog
 from images.packages.family import own_family
 from images.packages.lock import Lock
@@ -204,6 +205,21 @@ def test_a_resolution_that_takes_too_long_is_ended(site: Site, monkeypatch: pyte
     store = PackageStore(PackageSettings(site.settings.cache_dir, limits=Limits(0.2)), lambda: site.engine)
     with pytest.raises(BuildFailed, match=r"took longer than 0\.2 s"):
         store.resolve(Requirements(("bar",)), site.image, None, site.log)
+
+
+def test_a_package_that_would_fill_the_disk_is_ended(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = site.lock("bar")
+    sleeper = site.wheels / "uv"
+    sleeper.write_text("#!/bin/sh\nexec sleep 60\n")
+    sleeper.chmod(0o755)
+    monkeypatch.setattr("images.packages.unpack.find_uv", lambda: str(sleeper))
+    free = iter([2**40])  # at first, then too little
+    monkeypatch.setattr(
+        "images.packages.program.disk_usage",
+        lambda _: SimpleNamespace(total=2**40, free=next(free, 2**29)),
+    )
+    with pytest.raises(HostFault, match="is nearly full; the rest is kept for others"):
+        site.ensure(lock)
 
 
 def test_nothing_is_left_behind_but_what_is_kept(site: Site) -> None:

@@ -16,7 +16,7 @@ class Status(Report):
 
     phase: Phase
     time: float = Field(description="Unix time of writing, seconds.")
-    step: int = Field(0, ge=0)
+    step: int | None = Field(0, ge=0, description="None: the log of a program tells no step.")
     total_steps: int | None = Field(None, ge=0)
     items_per_s: float | None = Field(None, ge=0, description="Tokens, windows, rows per second; recent.")
     step_s: float | None = Field(None, ge=0, description="Seconds of a step, without evaluations and saves.")

@@ -15,6 +15,7 @@ from runner.client.account_text import time_text, used_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from typing import TypeGuard
 
     from runner.client.types import AttemptResponse, JobDetail, JobSummary, ProgressResponse
 
@@ -33,7 +34,7 @@ class RateEstimate:
 
     def see(self, progress: ProgressResponse) -> None:
         """Add a report; a step lower than the last one restarts the estimate."""
-        sample = (progress.get("time", 0.0), progress.get("step", 0))
+        sample = (progress.get("time", 0.0), progress.get("step") or 0)
         if self._samples and sample[1] < self._samples[-1][1]:
             self._samples.clear()
         if not self._samples or sample[1] > self._samples[-1][1]:
@@ -79,9 +80,14 @@ def count(number: float) -> str:
     return f"{number:.0f}"
 
 
+def tells_step(progress: ProgressResponse | None) -> TypeGuard[ProgressResponse]:
+    """Return True if a report has a step; the log of a program may tell the loss alone."""
+    return progress is not None and progress.get("step", 0) is not None
+
+
 def steps(progress: ProgressResponse | None) -> str:
-    """Return ``120/400``, ``120``, or ``-`` when the program has not reported."""
-    if progress is None:
+    """Return ``120/400``, ``120``, or ``-`` when the program has not reported one."""
+    if not tells_step(progress):
         return "-"
     total = progress.get("total_steps")
     return f"{progress.get('step', 0)}" + (f"/{total}" if total is not None else "")
@@ -95,16 +101,16 @@ def last_report(job: Mapping[str, Any] | JobSummary) -> ProgressResponse | None:
 def progress_share(job: Mapping[str, Any] | JobSummary) -> str:
     """Return the step that a job has reached: the reported one, else the saved one."""
     saved, progress = job.get("saved_step"), last_report(job)
-    if not progress and (version := job.get("saved_version")) is not None:
+    if not tells_step(progress) and (version := job.get("saved_version")) is not None:
         return f"version {version}"
-    return steps(progress) if progress or saved is None else str(saved)
+    return steps(progress) if tells_step(progress) or saved is None else str(saved)
 
 
 def progress_line(progress: ProgressResponse, eta_s: float | None) -> str:
     """Return the known ones of phase, step, throughput, loss and remaining time."""
     phase = progress.get("phase", "train")
     parts = [] if phase == "train" else [phase]
-    parts.append(f"step {steps(progress)}")
+    parts += [f"step {steps(progress)}"] if tells_step(progress) else []
     if (rate := progress.get("items_per_s")) is not None:
         parts.append(f"{count(rate)} items/s")
     if (loss := progress.get("loss")) is not None:

@@ -59,7 +59,7 @@ class LiveView(View):
         if progress is None or job["state"] != "running":
             self._show(harmless(formatting.state_line(job)))
         else:
-            done, total = progress.get("step", 0), progress.get("total_steps")
+            done, total = progress.get("step") or 0, progress.get("total_steps")
             self._show(formatting.progress_line(progress, eta_s), done, total)
 
     def _show(self, text: str, done: int = 0, total: int | None = None) -> None:

@@ -13,7 +13,7 @@ class ProgressResponse(TypedDict, total=False):
 
     phase: str
     time: float
-    step: int
+    step: int | None
     total_steps: int | None
     items_per_s: float | None
     data_wait: float | None

@@ -69,7 +69,8 @@ def trains_between_two_saves(daemon: Service, job_id: str) -> bool:
         status = Status.model_validate_json(daemon.paths(job_id).status.read_bytes())
     except FileNotFoundError:
         return False
-    return status.phase is Phase.TRAIN and status.step > 100 and status.step % 100 < 40
+    step = status.step or 0
+    return status.phase is Phase.TRAIN and step > 100 and step % 100 < 40
 
 
 @pytest.mark.engine

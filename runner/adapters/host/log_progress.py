@@ -308,7 +308,7 @@ class LogProgressReader:
             eval_s=None if runs is None else runs.whole_s,
             eval_left_s=None if runs is None else runs.left_s,
             time=self._time_s,
-            step=_count(known.get("step")) or 0,
+            step=_count(known.get("step")),
             total_steps=_count(known.get("total")),
             items_per_s=_positive(known.get("items_per_s")),
             loss=known.get("loss"),

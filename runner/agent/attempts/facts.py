@@ -124,14 +124,15 @@ def of_progress(reports: AttemptReports) -> dict[str, FactValue]:
 
 def of_status(status: Status) -> dict[str, FactValue]:
     """Return the facts about the progress in a heartbeat."""
-    facts: dict[str, FactValue] = {"progress.step": status.step}
+    facts: dict[str, FactValue] = {} if status.step is None else {"progress.step": status.step}
     if status.data_wait is not None:
         facts["data_wait"] = status.data_wait
     if status.items_per_s is not None:
         facts["progress.rate_recent"] = status.items_per_s
     if status.total_steps:
         facts["progress.total"] = status.total_steps
-        facts["progress.total_fraction"] = min(status.step / status.total_steps, 1.0)
+        if status.step is not None:
+            facts["progress.total_fraction"] = min(status.step / status.total_steps, 1.0)
     return facts
 
 
@@ -141,7 +142,7 @@ def progress_report(status: Status | None) -> ProgressReport | None:
         return None
     return ProgressReport(
         status.phase.value,
-        status.step,
+        status.step or 0,
         status.time,
         status.items,
         status.resumed_from or 0,

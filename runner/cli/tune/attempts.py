@@ -92,9 +92,10 @@ class Meter:
         while True:
             done, job = self.client.wait(job_id, LOOK_S)
             told = job["progress"] or {}
-            if told.get("step") and (not seen or told["step"] > seen[-1].step):
+            step = told.get("step")
+            if step and (not seen or step > seen[-1].step):
                 trains_s = monotonic() if trains_s is None else trains_s
-                seen.append(MetricsLine(told["time"], told["step"], told.get("phase") != "eval"))
+                seen.append(MetricsLine(told["time"], step, told.get("phase") != "eval"))
             if done:
                 return seen, job
             is_enough = trains_s is not None and monotonic() - trains_s >= self.window_s

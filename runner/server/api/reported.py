@@ -40,7 +40,7 @@ def trace(found: tuple[int, TraceSummary] | None) -> Json | None:
 def epochs(effective: Effective | None, status: Status | None) -> Json | None:
     """Return the length of an epoch in steps and seconds, and how many are done."""
     length = None if effective is None else effective.steps_per_epoch
-    if length is None or status is None:
+    if length is None or status is None or status.step is None:
         return None
     return {
         "steps_per_epoch": length,

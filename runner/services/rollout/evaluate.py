@@ -449,7 +449,7 @@ def steps(revision: Revision) -> int | None:
 def finished_by(service: JobService, row: JobRow) -> int:
     """Return the step of a running attempt; 0 until it has loaded its checkpoint."""
     status = service.queries.progress(row)
-    return status.step if status is not None else 0
+    return 0 if status is None else status.step or 0
 
 
 def _attempt(job: Job) -> Attempt:

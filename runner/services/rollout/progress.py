@@ -54,7 +54,7 @@ class StepTimes:
 
     def _look(self, row: JobRow, attempt: int, lineage: int, seen: deque[MetricsLine]) -> None:
         status = self.service.queries.last_progress(row, attempt, lineage)
-        if status is None:
+        if status is None or status.step is None:
             return
         if status.phase is Phase.EVAL:
             if seen and seen[-1].trained:
@@ -79,7 +79,7 @@ class StepTimes:
         lineage = row.job.lineage
         for number in range(max(row.job.attempts, 1), 0, -1):
             status = self.service.queries.last_progress(row, number, lineage)
-            if (status is not None and status.step > 0) or self.of(row, number, lineage):
+            if (status is not None and status.step) or self.of(row, number, lineage):
                 return True
         return False
 

@@ -116,7 +116,7 @@ class RolloutVerifier:
         lines = step_times.of(row, attempt.number, attempt.lineage)
         seen = measure_throughput(without_warm_up(lines)) if len(lines) >= LEAST else None
         status = service.queries.progress(row)
-        if seen is None or status is None:
+        if seen is None or status is None or status.step is None:
             return None
         plan = parse_revision(row.revision).job.workload
         total = float(plan.known_steps or status.total_steps or 0)

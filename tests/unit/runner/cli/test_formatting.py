@@ -54,6 +54,14 @@ def test_the_progress_line_has_step_throughput_loss_and_time_to_go() -> None:
     assert render.progress_line(progress, 70.0) == "step 120/400  5.1k items/s  loss 2.3000  eta 1m10s"
 
 
+def test_a_step_that_a_report_does_not_tell_is_not_shown_as_zero() -> None:
+    told: ProgressResponse = {"phase": "train", "step": None, "total_steps": 100, "loss": 0.5}
+    assert render.progress_line(told, None) == "loss 0.5000"
+    assert render.progress_share(job(progress=told, saved_step=None)) == "-"
+    assert render.progress_share(job(progress=told, saved_step=40)) == "40"
+    assert RateEstimate().eta_s(told) is None
+
+
 def test_the_progress_line_leaves_out_what_nobody_knows_and_names_an_unusual_phase() -> None:
     assert render.progress_line({"phase": "compile"}, None) == "compile  step 0"
 

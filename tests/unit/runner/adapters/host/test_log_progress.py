@@ -15,7 +15,7 @@ def told(tmp_path: Path, text: bytes, pattern: str | None = None) -> Status | No
     return LogProgressReader(path, pattern).status()
 
 
-def steps(status: Status | None) -> tuple[int, int | None] | None:
+def steps(status: Status | None) -> tuple[int | None, int | None] | None:
     return None if status is None else (status.step, status.total_steps)
 
 
@@ -81,6 +81,18 @@ def test_a_loss_of_the_trainer_that_is_not_finite_takes_the_place_of_the_last(
     status = told(tmp_path, lines)
     assert status is not None
     assert (status.loss, status.metrics) == (None, {"epoch": 0.75})
+
+
+def test_a_log_without_steps_tells_none(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    path.write_bytes(b"{'loss': 0.5, 'epoch': 0.37}\n{'loss': 0.25, 'epoch': 0.74}\n")
+    reader = LogProgressReader(path, None)
+    status = reader.status()
+    assert (steps(status), status and status.loss) == ((None, None), 0.25)
+    assert [told[1:] for told in reader.numbers(ended=False)] == [
+        (None, {"loss": 0.5, "epoch": 0.37}),
+        (None, {"loss": 0.25, "epoch": 0.74}),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -351,7 +363,7 @@ def test_the_rest_of_an_evaluation_is_told(
     assert status is not None
     assert status.phase is (Phase.TRAIN if left_s is None else Phase.EVAL)
     assert (status.eval_s, status.eval_left_s) == (left_s or (None, None))
-    assert status.step >= 100
+    assert (status.step or 0) >= 100
 
 
 def test_a_pattern_finds_the_steps_and_a_bar_tells_the_evaluation(tmp_path: Path) -> None:

@@ -202,6 +202,21 @@ def test_a_loss_of_a_log_that_is_not_finite_is_lost_in_the_curve_and_valid_in_js
     assert (told["step"], told["loss"]) == (30, None)
 
 
+def test_the_points_of_a_log_without_steps_are_in_the_order_of_time(place: Drawn) -> None:
+    place.submit(PROGRAM)
+    place.until("running")
+    logged(place, "{'loss': 0.5, 'epoch': 0.37}", "{'loss': 0.25, 'epoch': 0.74}")
+    place.curves.sample()
+    logged(place, "{'loss': nan, 'epoch': 1.1}")
+    place.curves.sample()
+    found = place.ask("GET", "/jobs/1/curves").json()["curves"]
+    assert [point[1:3] for point in found["loss"]] == [[None, 0.5], [None, 0.25]]
+    curves = place.curves.of_job(place.service.store.following("1", 1)[0]).curves
+    assert _value_at(curves, "loss", None) is None
+    told = place.ask("GET", "/jobs/1").json()
+    assert (told["progress"]["step"], told["progress"]["loss"]) == (None, None)
+
+
 def test_a_disk_that_fails_costs_no_curve_that_is_in_memory(place: Drawn) -> None:
     place.submit(JOB)
     place.until("running")

@@ -172,7 +172,7 @@ def told(answer: Mapping[str, Any], *, dry_run: bool) -> Iterator[str]:
     same = "the same bits come out" if answer["same_bits"] else "other bits may come out"
     yield f"class {answer['class']}: {same}"
     yield ""
-    yield f"checkpoint {_checkpoint(answer['facts'])}"
+    yield f"checkpoint {_checkpoint(answer['facts'], runs=answer['job']['state'] in RUNNING)}"
     yield from answer["arithmetic"]
     yield ""
     verdict = answer["verdict"]
@@ -208,9 +208,9 @@ def _cells(change: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(change[name] for name in ("field", "before", "after", "class", "why"))
 
 
-def _checkpoint(facts: Mapping[str, Any]) -> str:
+def _checkpoint(facts: Mapping[str, Any], *, runs: bool) -> str:
     if not facts.get("checkpoint.present"):
-        saves = facts.get("checkpoint.on_demand")
+        saves = runs and facts.get("checkpoint.on_demand")  # true of any job that has nothing to lose
         return "none yet" + ("; it saves when it is asked to stop" if saves else "")
     if not facts.get("checkpoint.valid"):
         return "there are some, and none is valid"

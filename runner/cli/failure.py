@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from runner.base.errors import RunnerError
 from runner.cli.console import complain, harmless
+from runner.cli.formatting import is_saved
 from runner.client.log import last_lines
 
 if TYPE_CHECKING:
@@ -86,15 +87,15 @@ class Failure(NamedTuple):
 
 
 def find_failure(client: Client, job: JobDetail, *, with_log: bool = True) -> Failure | None:
-    """Return the end of a job that has failed, or is held after an attempt; None for any other job."""
+    """Return the end of a job that has failed, or is held by its policy; None for any other job."""
     ended = [attempt for attempt in job["attempts"] if attempt["ended_at"]]
-    is_held = job["state"] == "held" and bool(ended)
+    is_held = job["state"] == "held" and bool(ended) and not job["why"].startswith("held by ")
     if job["outcome"] != "failed" and not is_held:
         return None
     last = ended[-1] if ended else None
     lines = _last_lines(client, job["id"], last) if with_log and last is not None else ()
     step = HELD if is_held else _next_step(job, last)
-    text = step.format(id=job["id"], begins=CONTINUES if _is_saved(job) else BEGINS)
+    text = step.format(id=job["id"], begins=CONTINUES if is_saved(job) else BEGINS)
     return Failure(None if last is None else last["number"], lines, text)
 
 
@@ -127,12 +128,7 @@ def _next_step(job: JobDetail, last: AttemptResponse | None) -> str:
     return found or BY_CAUSE.get(cause, UNSTARTED if last is None else OTHERWISE)
 
 
-def _is_saved(job: JobDetail) -> bool:
-    """Return True if the lineage of a job has a checkpoint."""
-    return job.get("saved_step") is not None or job.get("saved_version") is not None
-
-
 def _had_resume_args(job: JobDetail, last: AttemptResponse) -> bool:
     """Return True if the last attempt was given arguments besides those of the first one."""
     checkpoint = ((job["revision"] or {}).get("job") or {}).get("checkpoint") or {}
-    return last["number"] > 1 and _is_saved(job) and bool(checkpoint.get("resume_args"))
+    return last["number"] > 1 and is_saved(job) and bool(checkpoint.get("resume_args"))

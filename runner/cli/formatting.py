@@ -141,9 +141,16 @@ def attempt_line(attempt: AttemptResponse) -> str:
 def end_line(job: JobDetail) -> str:
     """Return a line with the outcome of a job, the reason, and the digest of its weights if there is one."""
     tries = f" after {job['attempt']} attempts" if job["attempt"] > 1 else ""
+    if tries and not is_saved(job) and job["attempts"] and job["attempts"][-1]["resumed_from"] is None:
+        tries += ", the last without a known checkpoint"
     sha256 = weights(job)
     end = _because(f"{state_word(job)}{tries}", job["why"])
     return f"{job['name']}: {end}" + (f"; weights sha256 {sha256}" if sha256 else "")
+
+
+def is_saved(job: JobDetail) -> bool:
+    """Return True if the lineage of a job has a checkpoint."""
+    return job.get("saved_step") is not None or job.get("saved_version") is not None
 
 
 def _because(word: str, why: str) -> str:

@@ -9,13 +9,16 @@ from runner.base.errors import Refused, UsageError
 from runner.core.job.attempt import Start, StartFrom
 from runner.core.job.describe import SIGNALLED, attempt_prefix
 from runner.core.job.events import CancelRequested, Event, HoldRequested, ReleaseRequested, RestartRequested
-from runner.core.job.states import Allocated, Finished, Stopping
+from runner.core.job.states import Allocated, Finished, Held, State, Stopping, StopReason
 from runner.core.ports.checkpoints import SavedCheckpoints, Verification
 from runner.core.ports.store import JobRow
 from runner.core.sweep import is_paused
 from runner.files.revision import parse_revision
 from runner.services.context import Caller, NotFound, ServiceContext
 from runner.services.queries import JobQueries
+
+CANARY: Final = "its canary"
+"""Holds a job for some time."""
 
 NAMED: Final = 3
 """Checkpoints that cannot be used, of which a refusal tells what is wrong with them."""
@@ -76,9 +79,15 @@ class JobControlService:
         return self.context.daemon.run_exclusively(cancel_together)
 
     def hold(self, caller: Caller, reference: str) -> JobRow:
-        """Hold a job: it gives its resources back, and waits for ``release``."""
-        row = self.queries.readable_living(caller, reference)
-        return self._apply(row, HoldRequested(self.context.clock.now(), self.context.user(caller).name))
+        """Hold a job: it gives its resources back, and waits for ``release``; to hold twice is no error."""
+        job_id = self.queries.readable_living(caller, reference).job.id
+        event = HoldRequested(self.context.clock.now(), self.context.user(caller).name)
+
+        def hold_once() -> JobRow:
+            row = self.queries.current(job_id)
+            return row if _is_held(row.job.state) else self.context.daemon.apply_event(row, event)
+
+        return self.context.daemon.run_exclusively(hold_once)
 
     def release(self, caller: Caller, reference: str) -> JobRow:
         """Release a held job into the queue.
@@ -185,6 +194,12 @@ class JobControlService:
         """Let the control loop apply an event to a job."""
         daemon = self.context.daemon
         return daemon.run_exclusively(lambda: daemon.apply_event(self.queries.current(row.job.id), event))
+
+
+def _is_held(state: State) -> bool:
+    """Return True if a job is held, or is about to be; not if its canary holds it, which releases it."""
+    is_stopped = isinstance(state, Stopping) and state.reason == StopReason.HOLD and state.by != CANARY
+    return is_stopped or (isinstance(state, Held) and state.why != f"held by {CANARY}")
 
 
 def _is_ending(row: JobRow) -> bool:

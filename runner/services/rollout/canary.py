@@ -27,6 +27,7 @@ from runner.core.policy.change_class import ChangeClass
 from runner.core.ports.store import JobRow
 from runner.files.revision import Revision, parse_revision
 from runner.services.context import Caller
+from runner.services.job_control import CANARY
 from runner.services.jobs import JobService
 from runner.services.rollout.measurement import MAX_WAIT_S, TrialMeasurer
 from runner.services.rollout.progress import StepTimes, saves_when_asked
@@ -156,7 +157,7 @@ class CanaryService:
                     "would have to stand still; try again when its rate is known"
                 )
         parked = self.service.clock.now()
-        hold, job_id = HoldRequested(parked, "its canary"), row.job.id
+        hold, job_id = HoldRequested(parked, CANARY), row.job.id
         daemon.run_exclusively(lambda: daemon.apply_event(self.service.queries.current(job_id), hold))
         self._measurer.wait_until(
             lambda: isinstance(self._measurer.state_of(job_id), Held | Finished), MAX_WAIT_S * 2

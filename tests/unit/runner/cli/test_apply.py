@@ -211,6 +211,12 @@ def test_the_state_of_checkpoints_is_one_line(facts: dict[str, object], words: s
     assert words in list(told(answer(facts=facts), dry_run=False))
 
 
+def test_of_a_job_that_does_not_run_nobody_says_that_it_saves_when_it_is_asked() -> None:
+    facts = {"checkpoint.present": False, "checkpoint.on_demand": True}  # it has nothing to lose
+    job = {"id": "1", "name": "train", "state": "held"}
+    assert "checkpoint none yet" in list(told(answer(facts=facts, job=job), dry_run=False))
+
+
 def test_a_limit_and_other_bits_are_named() -> None:
     verdict = {"verb": "keep", "rule": "", "reason": "no", "limit": "max_swaps"}
     lines = list(told(answer(verdict=verdict, outcome="keep", same_bits=False), dry_run=False))

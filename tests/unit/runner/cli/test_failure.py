@@ -107,6 +107,11 @@ def test_a_held_job_names_who_lets_it_go_on(api: FakeApi, invoke: Invoke) -> Non
     assert invoke("wait", "train").stderr.splitlines()[-1].endswith("runner release 000001 lets it go on")
 
 
+def test_of_a_job_that_a_person_holds_nothing_is_told(api: FakeApi, invoke: Invoke) -> None:
+    fail(api, state="held", outcome=None, why="held by ann")
+    assert invoke("show", "train").stderr == ""
+
+
 def test_a_job_that_never_started_has_no_lines(api: FakeApi, invoke: Invoke) -> None:
     api.add("train", **ended("failed", "the image cannot be built"), attempts=[])
     assert invoke("show", "train").stderr.startswith("train: runner logs --build 000001 ")

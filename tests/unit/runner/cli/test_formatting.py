@@ -122,11 +122,23 @@ def test_the_line_of_an_ended_attempt_has_code_cause_and_verdict() -> None:
 
 
 def test_the_line_of_a_job_that_ended_proves_its_weights() -> None:
-    done = job(**ended(), attempt=2, result={"weights_sha256": "ab" * 32})
+    done = job(
+        **ended(), attempt=2, attempts=[attempt(resumed_from=50)], result={"weights_sha256": "ab" * 32}
+    )
     assert (
         render.end_line(done) == f"train: succeeded after 2 attempts: completed; weights sha256 {'ab' * 32}"
     )
     assert render.end_line(job(**ended())) == "train: succeeded: completed"
+
+
+def test_the_line_of_a_job_that_began_again_without_a_checkpoint_says_so() -> None:
+    attempts = [attempt()]
+    begun = job(**ended(), attempt=2, attempts=attempts)
+    without = "train: succeeded after 2 attempts, the last without a known checkpoint: completed"
+    assert render.end_line(begun) == without
+    assert render.end_line({**begun, "saved_version": 3}) == "train: succeeded after 2 attempts: completed"
+    attempts[-1]["resumed_from"] = 40
+    assert render.end_line(begun) == "train: succeeded after 2 attempts: completed"
 
 
 def test_the_columns_of_the_list_are_those_that_are_promised() -> None:

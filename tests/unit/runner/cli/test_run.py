@@ -54,7 +54,7 @@ def test_the_output_of_the_job_is_all_of_stdout(api: FakeApi, invoke: Invoke, he
         "runner run: queued: waits for memory: 3 GiB",
         "runner run: attempt 1 ended (exit 137): killed; resuming",
         "runner run: queued: backoff",
-        "runner run: succeeded after 2 attempts: completed",
+        "runner run: succeeded after 2 attempts, the last without a known checkpoint: completed",
     ]
     assert api.asked[0][2] is not None
     assert (api.asked[0][2]["path"], api.asked[0][2]["shown"]) == (f"{here}/runner run", "runner run")

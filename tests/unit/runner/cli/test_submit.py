@@ -266,7 +266,9 @@ def life(api: FakeApi) -> None:
             lambda: change(progress={**report, "time": 2001.0, "step": 70}),
             lambda: change(progress={**report, "time": 2010.0, "step": 80}),
             lambda: change(state="queued", why="killed: resuming", attempts=[killed], progress=None),
-            lambda: change(state="running", why="", attempt=2, attempts=[killed, an_attempt(2)]),
+            lambda: change(
+                state="running", why="", attempt=2, attempts=[killed, an_attempt(2, resumed_from=60)]
+            ),
             lambda: change(**ended(), result={"weights_sha256": "ef" * 32}),
         ]
     )

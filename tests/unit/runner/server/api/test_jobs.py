@@ -448,6 +448,16 @@ def test_a_held_job_is_released_and_nothing_else_is(site: Site) -> None:
     assert site.until("running")["attempt"] == 2
 
 
+def test_to_hold_a_job_twice_is_no_error(site: Site) -> None:
+    site.submit()
+    site.until("running")
+    assert site.ask("POST", "/jobs/1/hold").json()["job"]["state"] == "stopping"
+    assert site.ask("POST", "/jobs/1/hold").json()["job"]["state"] in {"stopping", "held"}
+    before = site.until("held")
+    assert site.ask("POST", "/jobs/1/hold").status_code == 200
+    assert site.job() == before
+
+
 def test_who_releases_a_program_whose_checkpoints_nobody_knows_is_told_that_it_begins_anew(
     site: Site,
 ) -> None:

@@ -2,10 +2,13 @@
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from runner.core.job.states import Held
+from runner.services.job_control import CANARY, _is_held
 from tests.unit.runner.server.api.test_jobs import error
 from tests.unit.runner.server.api.test_rollouts import BASE, CACHED, FASTER_LATER, WIDER, Place
 
@@ -116,3 +119,9 @@ def test_a_job_stands_still_for_a_canary_once_its_rate_is_known_until_it_is_canc
     site.ask("POST", "/jobs/1/cancel", {})
     assert "job 1 has ended meanwhile" in site.trial("2")["why"]
     assert site.until("finished", "2")["outcome"] == "cancelled"
+
+
+@pytest.mark.parametrize(("by", "is_held"), [("ann", True), (CANARY, False)])
+def test_a_job_that_its_canary_holds_is_not_held_for_a_person(by: str, is_held: bool) -> None:  # noqa: FBT001
+    """The canary releases it, so that to hold it is refused and not answered with success."""
+    assert _is_held(Held(datetime.now(UTC), f"held by {by}", asked=True)) is is_held

@@ -64,7 +64,7 @@ def some_labels(ctx: click.Context, param: click.Parameter, given: tuple[str, ..
     "--since",
     callback=time_ago,
     metavar="TIME",
-    help="List what has not ended before TIME: 2h ago, or a time with its offset.",
+    help="List what has not ended before TIME: 2h (ago), or a time with its offset.",
 )
 @click.option(
     "--columns",

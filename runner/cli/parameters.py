@@ -10,6 +10,7 @@ from click.shell_completion import CompletionItem
 
 UNIT_S: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _ONE_UNIT: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?)([smhd]?)")
+_AGO: Final = re.compile(r" ago$")
 COMPLETION_LIMIT_S: Final = 0.5
 LONGEST_SHOWN: Final = 60  # characters of a wrong argument in a message
 WHOLE: Final = 1000  # character limit of a summary, longer than any summary
@@ -102,10 +103,10 @@ def seconds_of_unit(ctx: click.Context, param: click.Parameter, given: str) -> f
 
 
 def time_ago(ctx: click.Context, param: click.Parameter, given: str | None) -> float | None:
-    """Return the Unix time of ``2030-01-31T18:00:00+01:00``, or of a duration ago such as ``10m``."""
+    """Return the Unix time of ``2030-01-31T18:00:00+01:00``, or of a duration: ``10m`` or ``10m ago``."""
     if given is None:
         return None
-    if "-" in given:
+    if re.match(r"[0-9]+-", given):
         from datetime import datetime
 
         try:
@@ -116,7 +117,7 @@ def time_ago(ctx: click.Context, param: click.Parameter, given: str | None) -> f
                 f"{given[:LONGEST_SHOWN]!r} is not a time; {example}", ctx, param
             ) from error
         return moment.timestamp()  # without an offset, it is the time here
-    ago = seconds_of_unit(ctx, param, given)
+    ago = seconds_of_unit(ctx, param, _AGO.sub("", given))
     return None if ago is None else time.time() - ago
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import re
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 if TYPE_CHECKING:
@@ -327,7 +328,13 @@ def _candidates(command: Sequence[str]) -> Iterator[str]:
     for word in words:
         is_setting = word.startswith("-") or "=" in word or word.replace(".", "").isdigit()
         if not is_setting and os.path.basename(word) not in LAUNCHERS:
-            yield word
+            yield _first_words(word)
+
+
+def _first_words(text: str) -> str:
+    """Return the program that a text of a shell begins with, and its arguments up to an option or a path."""
+    program, *others = re.split(r"[;&|<>\n]", text)[0].split() or [text]
+    return " ".join((program, *takewhile(re.compile(r"[\w.,:=@+]+").fullmatch, others)))
 
 
 def yaml_text(fields: Mapping[str, Value], heading: str = "") -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, Final
 
 import click
 
 from runner.cli.console import complain, harmless, on_terminal, say_json, say_row
-from runner.cli.parameters import as_json, seconds_of_unit
+from runner.cli.parameters import as_json, time_ago
 from runner.cli.table import Cell, Table, format_table, terminal_style, terminal_width
 from runner.client.client import find_or_start
 
@@ -25,9 +26,9 @@ SWITCHES: Final = ("PREEMPTED", "COST", "PREFERRED", "SPARED WAIT")
 @click.option(
     "--since",
     default="7d",
-    metavar="DURATION",
-    callback=seconds_of_unit,
-    help="The length of the period until now: 90m, 2h30m, 7d.  [7d]",
+    metavar="TIME",
+    callback=time_ago,
+    help="The beginning of the period until now: 90m or 7d ago, or a time with its offset.  [7d]",
 )
 @click.option(
     "--by", type=click.Choice(["user", "team", "job"]), default="user", help="What to group by.  [user]"
@@ -44,11 +45,12 @@ def usage(*, since: float, by: str, as_json: bool) -> None:
     In a pipe: name, device hours, CPU hours, share, efficiency, utilisation, attempts, preempted, cost,
     preferred and spared wait, between tabs; shares are from 0 to 1.
     """
-    if not since:
+    length_s = float(round(time.time() - since))
+    if length_s <= 0:
         raise click.BadParameter("must be more than 0", param_hint="--since")
-    if since > LONGEST_S:
+    if length_s > LONGEST_S:
         raise click.BadParameter(f"must be {LONGEST_S // 86400}d at most", param_hint="--since")
-    answer = find_or_start(complain).get("/v1/usage", {"since_s": since, "by": by})
+    answer = find_or_start(complain).get("/v1/usage", {"since_s": length_s, "by": by})
     if as_json:
         say_json(answer)
     elif on_terminal():

@@ -70,7 +70,15 @@ def _terms(revision: Revision) -> QueueTerms:
             *(Dependency(group[0], DependencyCondition.FAILED, group) for group in revision.one_failed),
         ),
         unmet_limit_s=UNMET_LIMITS_S[queue.on_unmet],
-        sweep=None if sweep is None else JobArray(sweep.id, sweep.at_a_time, sweep.max_failures, sweep.count),
+        sweep=None
+        if sweep is None
+        else JobArray(
+            sweep.id,
+            sweep.at_a_time,
+            sweep.max_failures,
+            sweep.count,
+            revision.job.name.removesuffix(f"-{sweep.number}"),
+        ),
         saves_when_asked=bool(saves),
         preemptible=queue.preemptible,
         sweep_terms=None if revision.job.sweep is None else revision.job.sweep.terms(),

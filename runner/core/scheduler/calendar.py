@@ -187,7 +187,7 @@ class Calendar:
             if quota.devices is not None and job.request.gpus:
                 yield self._limit(holder, "devices", quota.devices, job.request.gpus)
         if job.array and job.array.max_parallel is not None:
-            yield self._limit(f"sweep {job.array.id}", "jobs", job.array.max_parallel, 1)
+            yield self._limit(str(job.array), "jobs", job.array.max_parallel, 1)
 
     def _limit(self, holder: str, resource: str, maximum: int, amount: int) -> Limit:
         known = self._limits.get((holder, resource))

@@ -122,6 +122,10 @@ class JobArray:
     max_parallel: int | None = None  # jobs of it that may run at a time; None: no limit
     max_failures: int | None = None  # that may fail before those that wait are cancelled; None: any number
     count: int = 1  # of its jobs
+    name: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return f"matrix {self.name} ({self.id})" if self.name else f"matrix {self.id}"
 
 
 class EstimateSource(StrEnum):

@@ -34,6 +34,14 @@ def test_a_pipe_gets_one_line_each_between_tabs(api: FakeApi, invoke: Invoke) ->
     assert api.asked[-1][1] == "/v1/usage?since_s=43200.0&by=team"
 
 
+@pytest.mark.parametrize("text", ["12h", "12h ago"])
+def test_a_duration_may_say_that_it_is_ago(api: FakeApi, invoke: Invoke, text: str) -> None:
+    api.answers["usage"] = an_answer(a_use())
+    assert invoke("usage", "--since", text).exit_code == 0
+    assert api.asked[-1][1] == "/v1/usage?since_s=43200.0&by=user"
+    assert invoke("list", "--since", text).exit_code == 0
+
+
 def test_json_is_what_the_daemon_answered(api: FakeApi, invoke: Invoke) -> None:
     api.answers["usage"] = an_answer(a_use())
     assert json.loads(invoke("usage", "--json").stdout) == api.answers["usage"]

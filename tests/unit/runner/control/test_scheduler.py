@@ -195,10 +195,10 @@ def test_how_long_a_job_of_a_matrix_or_a_schedule_takes_is_learned_from_the_othe
 
 
 def test_a_job_of_a_sweep_waits_while_enough_of_it_run(site: Host) -> None:
-    sweep = QueueTerms(sweep=JobArray("s1", max_parallel=1))
+    sweep = QueueTerms(sweep=JobArray("1", max_parallel=1, name="grid"))
     one, two = hand_in(site, Wish(terms=sweep)), hand_in(site, Wish(terms=sweep))
     assert (site.state(one), site.state(two)) == ("running", "queued")
-    assert "sweep s1: 1 of 1 jobs in use or reserved" in site.daemon.why(two)
+    assert "the limit of matrix grid (1): 1 of 1 jobs in use or reserved" in site.daemon.why(two)
 
 
 def test_a_job_that_waits_for_the_image_of_another_one_of_its_matrix_says_so(site: Host) -> None:

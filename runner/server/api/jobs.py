@@ -196,7 +196,8 @@ async def submit(
 
 
 def _submitted(service: JobService, rows: Sequence[JobRow]) -> views.Json:
-    warnings = list(service.submission.warnings(parse_revision(rows[0].revision)))
+    revision = parse_revision(rows[0].revision)
+    warnings = [*service.submission.warnings(revision), *service.submission.shared_checkpoints(rows)]
     jobs = [_summary(service, row) for row in rows]
     return {"job": jobs[0], "jobs": jobs, "warnings": warnings}
 

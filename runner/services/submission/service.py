@@ -26,6 +26,7 @@ from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner, User
 from runner.core.scheduler.admission import check_queued
 from runner.files.host_paths import find_host_paths
+from runner.files.job.program_files import checkpoint_mount
 from runner.files.revision import Revision
 from runner.files.settings.notify import OWN_LABEL
 from runner.files.shell import find_scripts
@@ -37,6 +38,7 @@ from runner.services.submission.device_requests import plan_with_devices
 from runner.services.submission.mount_links import describe_links
 from runner.services.submission.packages import KnownRevisions, none_known
 from runner.services.submission.resolve import resolve
+from runner.services.submission.shared_checkpoints import shared_checkpoints
 
 LEAST_TO_START_BYTES: Final = 256 * 1024
 """Less than the directories and files that the start of an attempt makes."""
@@ -147,6 +149,9 @@ class SubmissionService:
         dependencies.refuse_hopeless(submission, revisions, owner.name, context.store)
         revision = revisions[0]
         row, attempt = self.draft(owner, revision, "0"), Attempt(1, 1)
+        shares = checkpoint_mount(revision.job) is not None  # a large matrix is not written out for nothing
+        drafts = self.drafts(submission, revisions) if shares else ()
+        rows = [self._row(owner, draft, "0") for draft in drafts] or [row]
         request = context.attempt_service.preview_launch(row, attempt, "IMAGE")
         engine, devices = plan_with_devices(context.daemon, row, revision.needs(), request)
         return {
@@ -157,7 +162,7 @@ class SubmissionService:
             "spec": context.attempt_service.spec_json(row, attempt),
             "engine": engine,
             **({} if devices is None else {"devices": devices}),
-            "warnings": list(self.warnings(revision)),
+            "warnings": [*self.warnings(revision), *self.shared_checkpoints(rows)],
             "jobs": [
                 {"name": each.job.name, "values": {} if each.sweep is None else each.sweep.values}
                 for each in revisions
@@ -196,6 +201,11 @@ class SubmissionService:
             *find_host_paths(revision),
             *([AWAITS_ENGINE.format(problem)] if problem else self._image_warnings(revision)),
         )
+
+    def shared_checkpoints(self, rows: Sequence[JobRow]) -> Iterator[str]:
+        """Return the warnings about checkpoints that the jobs of a submission share with living ones."""
+        tracked = list(self.context.daemon.tracked_jobs.values())
+        return shared_checkpoints(rows, [each.row for each in tracked])
 
     def _disk_warnings(self) -> Iterator[str]:
         """Yield that the disk of the state directory is full, so that a job cannot start."""

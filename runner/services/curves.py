@@ -224,9 +224,12 @@ class CurveService:
                 curves.add(name, status.time if now is None else now, status.step, value)
         elif not curves.has_file:
             revision = parse_revision(row.revision)
+            has_been = () if curves.is_followed else frozenset(curves.curves)
+            curves.is_followed = True
             for at, step, numbers in read_log_numbers(directory, paths, revision, ended=now is None):
                 for name, value in numbers.items():
-                    curves.add(name, at, step, value)
+                    if step is not None or name not in has_been:  # a step takes the place of what was there
+                        curves.add(name, at, step, value)
 
     def _sample_job_devices(self, row: JobRow, curves: CurveSet, now: float) -> None:
         """Add the use of the devices of a running attempt, and what their energy counters say."""

@@ -228,6 +228,8 @@ class LogProgressReader:
             self._unfinished = told if numbers else None  # the last one of all may be a part of a line
             if numbers and number < len(lines):
                 self._new.append(told)
+        if begin and not offset:  # which epoch it was, and which bar is the longest, was said before
+            self._new = deque([*self._new][-1:], maxlen=MOST_NEW)
 
     def _of_line(self, line: bytes) -> dict[str, float]:
         """Return the numbers that a line tells, by the names of groups."""

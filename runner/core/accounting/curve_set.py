@@ -59,6 +59,8 @@ class CurveSet:
     """Energy of the devices while the job had them; None: none of them has a counter."""
     counters: dict[str, float] = field(default_factory=dict)
     """The energy counters of the devices of its attempt at the last look."""
+    is_followed: bool = False
+    """Whether its log was read since this set was read from the disk; if not, it is read once more."""
 
     def add(self, name: str, at: float, step: int | None, value: float) -> None:
         """Add a value of a name; one that is not finite is lost if the name has had a value."""

@@ -145,3 +145,42 @@ def test_a_candidate_that_diverges_and_a_metric_that_nobody_reports_are_told(dae
     assert {tuple(each["decisions"]) for each in unknown} == {
         ("the sweep is over: step 10: no candidate has a finite los",)
     }
+
+
+PRINTS = """
+import os, time
+rate = float(os.environ["LR"])
+for step in range(1, 31):
+    is_lost = rate == 0.001 and step > 5
+    print(f"step {step}/30 loss {'nan' if is_lost else rate * (100 - step)}", flush=True)
+    time.sleep(0.2)
+"""
+
+
+def test_the_values_of_programs_that_print_them_are_those_of_their_lines(daemon: Service) -> None:
+    """The log is looked at several times meanwhile."""
+    code = daemon.root / "prints"
+    code.mkdir(mode=0o755)
+    (code / "train.py").write_text(PRINTS)
+    file = daemon.file(
+        "prints",
+        workload={"kind": "program", "command": ["python3", "train.py"], "code": str(code)},
+        environment={},
+        resources={"cpus": 1, "memory": "64MiB"},
+        sweep={
+            "parameters": {"environment.LR": [1.0, 0.001, 2.0]},
+            "metric": "loss",
+            "stop": {"rungs": [10, 20], "eta": 2},
+        },
+    )
+    jobs = [str(job["id"]) for job in daemon.answer("submit", str(file), "--json")["jobs"]]
+    until(lambda: over(daemon, "prints"), "the sweep is over", more=daemon.log_tail)
+    found = shown(daemon, "prints")
+    assert [(each["values"], each["final"]) for each in found["candidates"]] == [
+        ([90.0, 80.0], 70.0),
+        ([None, None], None),
+        ([180.0, 160.0], 140.0),
+    ]
+    assert found["best"] == jobs[0]
+    listed = {line.split("\t")[0]: line.split("\t")[6] for line in daemon.runner("list").splitlines()}
+    assert [listed[job] for job in jobs] == ["30/30"] * 3

@@ -133,12 +133,24 @@ def test_the_times_of_the_lines_of_one_look_are_in_order(tmp_path: Path) -> None
     assert times == sorted(times)
 
 
-def test_the_line_at_which_a_look_begins_in_the_middle_tells_nothing(tmp_path: Path) -> None:
+def test_the_line_in_which_a_look_begins_tells_nothing(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     line = b"step 1234567 loss 0.5\n"
+    path.write_bytes(line)
+    reader = LogProgressReader(path, r"(?P<step>\d+) loss (?P<loss>\S+)")
+    reader.status()
     path.write_bytes(line * (LOOK_BYTES // len(line) + 9))
-    told = LogProgressReader(path, r"(?P<step>\d+) loss (?P<loss>\S+)").numbers(ended=True)
+    told = reader.numbers(ended=True)
     assert {step for _, step, _ in told} == {1234567}
+    assert len(told) > 1000
+
+
+def test_of_a_log_that_is_read_from_its_middle_on_the_last_line_counts(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    bar = b"%d/900 [====>.....] - ETA: 5s - loss: 0.5\n"
+    lines = [bar % step for step in range(1, 900)]
+    path.write_bytes(b"".join([b"Epoch 3/9\n", b"x\n" * LOOK_BYTES, *lines, b"Epoch 4/9\n", *lines[:9]]))
+    assert [step for _, step, _ in LogProgressReader(path, None).numbers(ended=True)] == [2709]
 
 
 def test_a_log_is_read_on_from_where_the_last_look_ended(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from runner.adapters.host import user_outputs
 from runner.adapters.host.curve_files import CurveFiles
 from runner.adapters.host.user_outputs import UserOutputs
+from runner.agent.attempts import service as attempts
 from runner.base.errors import Unavailable
 from runner.base.fair_executor import FairExecutor
 from runner.core.accounting.curve_set import NewNumbers
@@ -200,6 +201,22 @@ def test_a_loss_of_a_log_that_is_not_finite_is_lost_in_the_curve_and_valid_in_js
     assert _value_at(curves, "loss", 5) == 0.001
     told = place.ask("GET", "/jobs/1").json()["progress"]
     assert (told["step"], told["loss"]) == (30, None)
+
+
+def test_points_without_steps_are_not_doubled_when_the_daemon_begins_again(place: Drawn) -> None:
+    place.submit(PROGRAM)
+    place.until("running")
+    logged(place, "{'loss': 0.5}", "{'loss': 0.25}")
+    place.curves.sample()
+    place.curves.stop()
+    place.restart()
+    attempts._directory.cache_clear()
+    logged(place, "{'loss': 0.125}")
+    place.curves.sample()
+    logged(place, "{'loss': 0.0625}")
+    place.curves.sample()
+    found = place.ask("GET", "/jobs/1/curves").json()["curves"]["loss"]
+    assert [point[2] for point in found] == [0.5, 0.25, 0.0625]
 
 
 def test_the_points_of_a_log_without_steps_are_in_the_order_of_time(place: Drawn) -> None:

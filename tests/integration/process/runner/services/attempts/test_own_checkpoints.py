@@ -114,3 +114,31 @@ def test_a_first_checkpoint_that_was_broken_off_is_begun_again_after_two_tries(d
     told = "exception (it failed twice with its first checkpoint, and nothing has gone on from that)"
     assert told in daemon.runner("events", job_id)
     assert (Path(daemon.job(job_id)["run_dir"]) / "work/1/out/checkpoint-10/model.json").exists()
+
+
+LAST_AND_BEST = """\
+import os, pickle, time
+from pathlib import Path
+
+last = Path("out/last.pkl")
+print("from", pickle.loads(last.read_bytes()) if last.exists() else 0, flush=True)
+last.parent.mkdir(exist_ok=True)
+if os.environ["RUNNER_ATTEMPT"] == "1":
+    last.write_bytes(pickle.dumps(10))
+    Path("out/best.pkl").write_bytes(pickle.dumps(11))
+    while not Path("out/torn").exists():
+        time.sleep(0.05)
+    last.write_bytes(pickle.dumps(20)[:-2])
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_torn_file_is_put_back_beside_a_newer_one_and_the_event_says_so(daemon: Service) -> None:
+    job_id = submit(daemon, "torn", LAST_AND_BEST, "out/*.pkl")
+    run = Path(daemon.job(job_id)["run_dir"])
+    until(lambda: len(list(run.glob("kept/1/[0-9]*"))) == 2, "a version of each is kept")
+    (daemon.paths(job_id, 1).work_dir / "out/torn").touch()
+    assert daemon.ends(job_id)["outcome"] == "succeeded"
+    assert daemon.log(job_id, 2).splitlines() == ["from 10"]
+    told = "from out/best.pkl (version 2); torn, so its newest whole version was put back: out/last.pkl"
+    assert told in daemon.runner("events", job_id)

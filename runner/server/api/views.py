@@ -24,7 +24,7 @@ def summary(row: JobRow, waiting: str, progress: Status | None) -> Json:
         "owner": row.owner.name,
         "state": state.kind,
         "outcome": str(state.outcome) if isinstance(state, Finished) else None,
-        "why": ("" if isinstance(state, Finished) else waiting) or _why(row.job),
+        "why": ("" if isinstance(state, Held | Finished) else waiting) or _why(row.job),
         "since": moment(state.since),
         "submitted_at": moment(row.submitted_at),
         "attempt": row.job.attempts,

@@ -423,10 +423,18 @@ class RolloutEvaluator:
     def _work(self) -> Work:
         """Return the work in steps: in total, done, and saved."""
         attempt = _attempt(self.row.job)
-        saved = self.service.attempt_service.saved(self.row, attempt.lineage).newest or 0
+        saved = self._saved_step(attempt.lineage)
         done = float(finished_by(self.service, self.row) or saved)
         on_demand = self._saving().on_demand
         return Work(float(steps(self.before) or self._reported_steps()), done, float(saved), on_demand)
+
+    def _saved_step(self, lineage: int) -> int:
+        """Return the step of the newest checkpoint; of one that has none, that at which it was written."""
+        saved = self.service.attempt_service.saved(self.row, lineage)
+        if saved.are_steps or saved.changed is None:
+            return saved.newest or 0
+        until = saved.changed.timestamp()
+        return max((line.step for line in self._written() if line.time <= until), default=0)
 
     def _reported_steps(self) -> int:
         """Return the steps that the program counts; 0 if it says nothing."""

@@ -162,7 +162,8 @@ class RolloutService:
             **self._settings(there),
         )
         made = self._apply_event(row, event, None)
-        where = "step 0" if saved.newest is None else f"the checkpoint of step {saved.newest}"
+        newest = f"the checkpoint of step {saved.newest}" if saved.are_steps else "the newest checkpoint"
+        where = "step 0" if saved.newest is None else newest
         follows = f"begins again from {where} of lineage {lineage}" if runs else "with the next attempt"
         follows = "the running attempt goes on: nothing that it uses differs" if stays else follows
         return wanted, made, follows

@@ -9,7 +9,7 @@ from jobs.contract import Phase, Status
 from runner.core.job.attempt import ProgramStart
 from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
-from runner.core.job.states import Finished, Outcome, Queued, State
+from runner.core.job.states import Finished, Held, Outcome, Queued, State
 from runner.core.ports.store import AttemptRow, JobRow
 from runner.core.ports.users import Owner
 from runner.server.api import views
@@ -28,10 +28,12 @@ def test_the_saved_step_of_a_job_is_shown_whatever_its_state(state: State, saved
     assert views.summary(replace(row, priority=9), "", None)["priority"] == 9
 
 
-def test_an_ended_job_is_not_told_to_wait_for_what_an_earlier_plan_has_said() -> None:
+def test_a_job_that_is_held_or_has_ended_is_not_told_to_wait_for_what_was_said_before() -> None:
     known = Job("1", Queued(NOW, "img"))
     row = JobRow(known, "train", Owner(1, 1, "ann"), NOW, 50, RevisionText.of("{}"))
     assert views.summary(row, "waits for 1 GPU", None)["why"] == "waits for 1 GPU"
+    held = replace(row, job=replace(known, state=Held(NOW, "disk full: a disk or a quota is full")))
+    assert views.summary(held, "1.exit.json: No space left on device", None)["why"].startswith("disk full")
     ended = replace(row, job=replace(known, state=Finished(NOW, Outcome.CANCELLED, "cancelled by ann")))
     assert views.summary(ended, "waits for 1 GPU", None)["why"] == "cancelled by ann"
 

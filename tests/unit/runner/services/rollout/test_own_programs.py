@@ -146,12 +146,30 @@ def test_the_rest_of_an_evaluation_that_a_program_prints_is_work(site: Place) ->
 SAVING = f'{SCRIPT}checkpoint: {{files: "/job/home/ckpt-*.pt", resume_args: [--resume, "{{newest}}"]}}\n'
 
 
-def test_a_canary_begins_with_a_copy_of_what_the_program_has_saved(site: Place) -> None:
-    site.runs(SAVING)
-    saved = site.directory / "jobs/1/home/ckpt-30.pt"
+def save(site: Place, name: str) -> None:
+    saved = site.directory / "jobs/1/home" / name
     saved.write_bytes(b"weights")
     owner = saved.parent.stat()
     os.chown(saved, owner.st_uid, owner.st_gid)
+    later = site.directory / "later"
+    while not later.exists() or later.stat().st_mtime_ns <= saved.stat().st_mtime_ns:
+        later.touch()  # by the clock of files, which goes in steps of milliseconds
+
+
+def test_the_number_of_a_version_is_no_step_but_the_time_of_its_write_tells_one(site: Place) -> None:
+    fixed = SAVING.replace("ckpt-*.pt", "last.pt")
+    site.runs(fixed)
+    for step in range(1, 41):
+        prints(site, step)
+        if step == 30:
+            save(site, "last.pt")
+    answer = site.apply(fixed.replace("./train", "./train, --fast"), dry_run=True)
+    assert answer["arithmetic"][0].endswith("40 of 100000 steps are done (0 %), 30 of them in a checkpoint")
+
+
+def test_a_canary_begins_with_a_copy_of_what_the_program_has_saved(site: Place) -> None:
+    site.runs(SAVING)
+    save(site, "ckpt-30.pt")
     for step in range(1, 41):
         prints(site, step)
     began = site.canary(SAVING.replace("./train", "./train, --fast"))

@@ -216,23 +216,31 @@ def run(  # noqa: PLR0913, PLR0917  (one value per part of a start)
         process.wait()
     token.check()
     if full.is_set():
-        raise HostFault(
-            f"packages: the disk of {directory.parent} is nearly full; the rest is kept for others"
-        )
+        raise nearly_full(directory.parent)
     if late.is_set():
         raise BuildFailed(f"took longer than {limits.seconds:g} s and was ended")
     return Outcome(process.returncode, output[-MAX_OUTPUT:])
+
+
+def room(directory: Path) -> int:
+    """Return the bytes that may be written to a disk; a part of it is left to everybody else."""
+    disk = disk_usage(directory)
+    return disk.free - min(KEPT_FREE_BYTES, disk.total // 20)
+
+
+def nearly_full(directory: Path) -> HostFault:
+    """Return the error that a disk has no room."""
+    return HostFault(f"packages: the disk of {directory} is nearly full; the rest is kept for others")
 
 
 @contextmanager
 def _keeping_free(directory: Path, expire: Callable[[], None]) -> Iterator[Event]:
     """Call ``expire``, from another thread, before the disk is full; yield an event that is set then."""
     full, ended = Event(), Event()
-    least = min(KEPT_FREE_BYTES, disk_usage(directory).total // 20)
 
     def watch() -> None:
         while not ended.is_set():
-            if disk_usage(directory).free < least:
+            if room(directory) < 0:
                 full.set()
                 expire()
                 return

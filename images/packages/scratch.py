@@ -6,6 +6,7 @@ no link: their owner may have replaced anything in them.
 """
 
 import os
+import pwd
 import re
 import subprocess
 import tempfile
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISDIR
 from typing import Final
+from urllib.parse import quote
 
 from images.errors import BuildFailed
 from images.packages.values import Account
@@ -104,13 +106,25 @@ def remove_tree(directory: Path) -> None:
     )
 
 
+def name_of(account: Account | None) -> str:
+    """Return the name of what is kept for an account: a uid that is used again is another person's.
+
+    What an earlier person has put into a cache would decide what the later one's jobs run.
+    """
+    if account is None:
+        return "own"
+    with suppress(KeyError):
+        return f"{account.uid}-{quote(pwd.getpwuid(account.uid).pw_name, safe='')}"
+    return str(account.uid)
+
+
 def own_directory(parent: Path, account: Account | None) -> Path:
     """Return the directory of an account below a directory of this process; made if it is not there.
 
     This process puts nothing into it.
     """
     parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    home = parent / ("own" if account is None else str(account.uid))
+    home = parent / name_of(account)
     with suppress(FileExistsError):
         home.mkdir(mode=0o700)
     opened = os.open(home, _DIRECTORY)

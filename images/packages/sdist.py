@@ -25,6 +25,7 @@ from images.errors import BuildFailed
 from images.log import BuildLog
 from images.packages.build_output import find_cause
 from images.packages.lock import Lock
+from images.packages.program import nearly_full, room
 from images.packages.resolve import IndexUnavailable, Resolver, Unresolvable
 from images.packages.scratch import lend, lent_directory, parse_names
 from images.packages.unpack import Unpacker
@@ -161,7 +162,10 @@ class SourceBuilder:
         needs = self._ask("declared", source, archive, (), log)
         needs = tuple(dict.fromkeys((*needs, *self._ask("requires", source, archive, needs, log))))
         with tempfile.TemporaryFile(dir=work) as answer:
-            self._run("build", source, archive, needs, answer, MAX_WHEEL_BYTES, log)
+            most = min(MAX_WHEEL_BYTES, room(work) // 4)  # it is copied, and not the only one
+            if most <= 0:
+                raise nearly_full(self.directory)
+            self._run("build", source, archive, needs, answer, most, log)
             answer.seek(0)
             name = answer.readline(1000).decode(errors="replace").removesuffix("\n")
             if _WHEEL.fullmatch(name) is None:

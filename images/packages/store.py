@@ -14,6 +14,7 @@ from images.packages.layer import PackageLayer, variables
 from images.packages.lock import Lock, parse_lock
 from images.packages.probe import probe_image
 from images.packages.resolve import Resolver, read_here
+from images.packages.scratch import name_of
 from images.packages.sdist import SourceBuilder
 from images.packages.system import SystemStore
 from images.packages.unpack import Unpacker
@@ -87,7 +88,7 @@ class PackageStore:
             image=below,
             facts=self.facts(below),
             account=account,
-            directory=place / "built" / ("own" if account is None else str(account.uid)),
+            directory=place / "built" / name_of(account),
             limits=settings.limits,
         )
         return builder.resolve(wanted, log)

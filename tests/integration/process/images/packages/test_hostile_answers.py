@@ -5,12 +5,13 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from images.cancellation import CancellationToken
 from images.docker_engine import _take_result
-from images.errors import BuildFailed
+from images.errors import BuildFailed, HostFault
 from images.log import BuildLog
 from images.packages import program, resolve
 from images.packages.answer import FoundFile, FoundPackage
@@ -163,7 +164,7 @@ class PlayedEngine(FakeEngine):
         del token
         self.steps.append(step)
         assert step.result is not None
-        step.result.write(self.answers[step.argv[4]])
+        _take_result(step, step.result, [(self.answers[step.argv[4]], None)], lambda: None)
         return StepEnd(0, "")
 
 
@@ -233,6 +234,31 @@ def test_a_result_that_is_too_large_ends_its_command(tmp_path: Path) -> None:
             _take_result(step, file, stream, lambda: killed.append(True))
     assert killed == [True]
     assert (tmp_path / "result").stat().st_size == 600
+
+
+def test_a_build_leaves_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = iter([2**30 + 4096, 2**30])
+    monkeypatch.setattr(
+        "images.packages.program.disk_usage", lambda _: SimpleNamespace(total=2**40, free=next(free))
+    )
+    with pytest.raises(Unresolvable, match="larger than 1024 bytes"):
+        build(tmp_path, build=b"x-1-py3-none-any.whl\n" + b"\0" * 4096)
+    (tmp_path / "index").rename(tmp_path / "before")
+    with pytest.raises(HostFault, match="is nearly full; the rest is kept for others"):
+        build(tmp_path)
+
+
+@as_root
+def test_what_an_earlier_person_of_a_uid_has_cached_goes_to_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    homes = []
+    for name in ("ann", "ann", "../bob"):
+        monkeypatch.setattr("pwd.getpwuid", lambda _, name=name: SimpleNamespace(pw_name=name))
+        homes.append(own_directory(tmp_path / "uv", PERSON))
+    assert homes[0] == homes[1] != homes[2]
+    assert {home.parent for home in homes} == {tmp_path / "uv"}
+    assert {home.stat().st_uid for home in homes} == {PERSON.uid}
 
 
 def test_a_source_is_taken_from_an_index_and_not_from_this_host(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from threading import get_ident
 
 
-def publish(path: Path, content: bytes, mode: int = 0o600, *, gid: int = -1, durable: bool = False) -> None:
+def publish(path: Path, content: bytes, mode: int = 0o600, *, durable: bool = False) -> None:
     """Write a file in place of the one that is there; of several writers, one is the last.
 
     ``mode`` holds whatever the umask is.  With ``durable`` the new content also outlasts a power cut.
@@ -19,8 +19,6 @@ def publish(path: Path, content: bytes, mode: int = 0o600, *, gid: int = -1, dur
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
-            if gid >= 0:
-                os.fchown(file.fileno(), -1, gid)
             os.fchmod(file.fileno(), mode)
             file.write(content)
             file.flush()

@@ -543,10 +543,14 @@ class HostRunDirectory:
         return terminal.connect(paths.terminals, name, self.owner.uid)
 
     def keep(self, attempt: int, name: str, text: str) -> None:
+        """Write a file beside an attempt: a program for all to read, and what is told of a job for nobody.
+
+        The group of a user may be that of many, and what lies here is the daemon's, to be trusted later.
+        """
         path = self.root / "attempts" / f"{attempt}.{name}"
         # If the directory of the job is lost, its next launch says so.
         with disk_errors(path), suppress(FileNotFoundError):
-            publish(path, text.encode(), 0o640, gid=self.owner.gid if os.geteuid() == 0 else -1)
+            publish(path, text.encode(), 0o644 if name.endswith(".py") else 0o600)
 
 
 _SYNCED: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -13,6 +13,7 @@ import struct
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -43,11 +44,17 @@ def touched(directory: Path) -> float | None:
 def _terminals(directory: Path) -> dict[str, os.stat_result]:
     try:
         with _opened(directory) as opened:
-            visible = [name for name in os.listdir(opened)[:MOST_LISTED] if not name.startswith(".")]
+            visible = [name for name in _first_names(opened) if not name.startswith(".")]
             found = {name: os.lstat(name, dir_fd=opened) for name in visible}
             return {name: each for name, each in found.items() if stat.S_ISSOCK(each.st_mode)}
     except OSError:
         return {}
+
+
+def _first_names(directory: int) -> list[str]:
+    """Return some names of a directory, which is not read to its end: a job may put any number there."""
+    with os.scandir(directory) as entries:
+        return [entry.name for entry in islice(entries, MOST_LISTED)]
 
 
 @contextmanager

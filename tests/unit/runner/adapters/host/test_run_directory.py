@@ -239,8 +239,17 @@ def test_a_decision_lies_where_the_job_cannot_change_it(directory: HostRunDirect
     for text in ("first", "second"):
         directory.keep(1, "exit.json", text)
     path = paths.attempt_dir.with_name("1.exit.json")
-    assert (path.read_text(), path.stat().st_mode & 0o777) == ("second", 0o640)
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("second", 0o600)
     assert path.parent.stat().st_uid == os.geteuid()
+
+
+def test_what_is_told_of_a_job_is_not_for_the_group_of_its_owner(directory: HostRunDirectory) -> None:
+    """Many users may have one group; the programs that a job runs are for all."""
+    for name in ("exit.json", "change.json", "start.json", "terminal.py"):
+        directory.keep(1, name, "text")
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (directory.root / "attempts").iterdir()}
+    assert modes.pop("1.terminal.py") == 0o644
+    assert set(modes.values()) == {0o600}
 
 
 def test_rates_are_read_from_the_end_of_what_the_program_wrote(directory: HostRunDirectory) -> None:

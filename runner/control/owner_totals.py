@@ -2,11 +2,16 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Finished, Preparing, Queued
 from runner.core.ports.store import JobRow
+
+STORED_AT_ONCE: Final = 8
+"""How often a user's limit of job files may be stored at once; each hour, once more."""
+
+HOUR_S: Final = 3600.0
 
 
 class _Share(NamedTuple):
@@ -26,6 +31,7 @@ class OwnerTotals:
     _user_waits: Counter[str] = field(default_factory=Counter)
     _group_waits: Counter[str] = field(default_factory=Counter)
     _user_bytes: Counter[str] = field(default_factory=Counter)
+    _stored: dict[str, tuple[float, float]] = field(default_factory=dict)  # by user: bytes, and when
     _sharers: Counter[tuple[str, int]] = field(default_factory=Counter)  # by user and identity of the text
 
     def update(self, row: JobRow, group: str) -> None:
@@ -45,6 +51,15 @@ class OwnerTotals:
     def job_file_bytes(self, owner: str) -> int:
         """Return the size of the job files of a user's unfinished jobs, a text that they share once."""
         return self._user_bytes[owner]
+
+    def store(self, owner: str, more: int, limit: int, now_s: float) -> bool:
+        """Count a text that the store keeps for ever; return False if a user has had too many lately."""
+        size, at = self._stored.get(owner, (0.0, now_s))
+        size = max(0.0, size - (now_s - at) * limit / HOUR_S) + more
+        if size > STORED_AT_ONCE * limit:
+            return False
+        self._stored[owner] = (size, now_s)
+        return True
 
     def _shared_size(self, share: _Share, sign: int) -> int:
         """Return the size of the shared text for the first job and the last one that refer to it, else 0."""

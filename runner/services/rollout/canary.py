@@ -22,6 +22,7 @@ from runner.agent.ports import RunDirectory
 from runner.base.errors import Refused
 from runner.base.waiting import check_wanted
 from runner.core.job.events import HoldRequested
+from runner.core.job.revision_text import total_size
 from runner.core.job.states import Finished, Held, Running
 from runner.core.policy.change_class import ChangeClass
 from runner.core.ports.store import JobRow
@@ -175,6 +176,7 @@ class CanaryService:
         def submit() -> JobRow:
             owner = service.submission.owner(caller)
             own = service.submission.draft(owner, revision, service.store.next_id())
+            service.submission.check_size(owner.name, total_size([own.text]), f"canary of job {row.job.id}")
             staged.move(own.job.id)
             service.daemon.submit((own,), (f"canary of job {row.job.id} ({row.name}), {steps} steps",))
             return own

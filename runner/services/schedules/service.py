@@ -96,6 +96,7 @@ class ScheduleService:
                 f"{row.name}: you have {MAX_PER_USER} schedules already; "
                 "runner schedule remove takes one away"
             )
+        self.service.submission.count_stored(row.owner, len(row.text), row.path)
         made = self.schedules.add(row, token)
         self.trigger.changed()
         return made

@@ -105,6 +105,12 @@ def too_large(owner: str, present: int, more: int, limit: int | None) -> tuple[s
     return (f"{fact}; wait for jobs to end, or put what is large into files that the job reads",)
 
 
+def stored_too_fast(owner: str, limit: int) -> str:
+    """Return that more job files were stored for a user lately than may be."""
+    fact = f"user {owner} may store {readable_size(limit)} of job files an hour, and has stored much more"
+    return f"{fact}, also of jobs that have ended; wait, or put what is large into files that the job reads"
+
+
 def refusal(submission: Submission, facts: Iterable[str]) -> str:
     """Return the message of a refusal: the file, the facts, and the next step."""
     said = "; ".join(facts)

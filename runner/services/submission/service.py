@@ -33,7 +33,7 @@ from runner.files.shell import find_scripts
 from runner.files.submission import Submission
 from runner.services.context import Caller, ServiceContext
 from runner.services.submission import dependencies
-from runner.services.submission.admission import refusal, too_large
+from runner.services.submission.admission import refusal, stored_too_fast, too_large
 from runner.services.submission.device_requests import plan_with_devices
 from runner.services.submission.mount_links import describe_links
 from runner.services.submission.packages import KnownRevisions, none_known
@@ -325,7 +325,9 @@ class SubmissionService:
         self.check_size(owner, total_size(row.text for row in rows), submission.shown or submission.path)
 
     def check_size(self, owner: str, more: int, subject: str) -> None:
-        """Check that the job files of a user's unfinished jobs may grow; in the exclusive section.
+        """Check that the job files of a user's unfinished jobs may grow, and count what is stored.
+
+        It is called in the exclusive section.
 
         Raises:
             Refused: they would be too large; the message begins with the ``subject``.
@@ -333,6 +335,18 @@ class SubmissionService:
         present = self.context.daemon.scheduler.jobs.totals.job_file_bytes(owner)
         if facts := too_large(owner, present, more, self.context.settings.job_file_bytes_per_user):
             raise Refused(f"{one_line(subject)}: {facts[0]}")
+        self.count_stored(owner, more, subject)
+
+    def count_stored(self, owner: str, more: int, subject: str) -> None:
+        """Count a text of a user that the store keeps for ever; in the exclusive section.
+
+        Raises:
+            Refused: there are too many lately.
+        """
+        limit = self.context.settings.job_file_bytes_per_user
+        totals = self.context.daemon.scheduler.jobs.totals
+        if limit is not None and not totals.store(owner, more, limit, self.context.clock.monotonic()):
+            raise Refused(f"{one_line(subject)}: {stored_too_fast(owner, limit)}")
 
 
 def _mount_warnings(revision: Revision) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from runner.control.owner_totals import OwnerTotals
+from runner.control.owner_totals import HOUR_S, STORED_AT_ONCE, OwnerTotals
 from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Finished, Held, Outcome, Preparing, Queued, State
@@ -45,3 +45,12 @@ def test_a_text_counts_once_however_many_jobs_share_it() -> None:
     assert totals.job_file_bytes("ann") == 5 + len('[[["a"],1]]')
     totals.update(row("3", Finished(NOW, Outcome.CANCELLED, "ended")), "")
     assert totals.job_file_bytes("ann") == 0
+
+
+def test_what_is_stored_for_ever_has_a_pace_for_each_user_also_of_jobs_that_end_at_once() -> None:
+    totals = OwnerTotals()
+    assert all(totals.store("ann", 100, 100, 0.0) for _ in range(STORED_AT_ONCE))
+    assert not totals.store("ann", 1, 100, 0.0)
+    assert totals.store("bob", 100, 100, 0.0)
+    assert totals.store("ann", 50, 100, HOUR_S / 2)
+    assert not totals.store("ann", 1, 100, HOUR_S / 2)

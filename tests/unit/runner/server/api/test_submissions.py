@@ -616,6 +616,22 @@ def test_the_job_files_of_one_users_unfinished_jobs_are_limited(
     assert site.submit(LARGE).status_code == 201
 
 
+def test_jobs_that_are_cancelled_at_once_fill_no_disk_with_their_files(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allow(site, monkeypatch, job_file_bytes_per_user=400_000)
+    for number in range(1, 50):
+        answer = site.submit(f"{LARGE}labels: {{number: '{number}'}}\n")
+        if answer.status_code != 201:
+            break
+        site.ask("POST", f"/jobs/{number}/cancel", {})
+        site.until("finished", str(number))
+    status, kind, words = error(answer)
+    assert (status, kind) == (403, "refused")
+    assert "may store 390.6 KiB of job files an hour, and has stored much more" in words
+    assert 8 < number < 13
+
+
 def test_an_operator_may_lift_the_limits(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     allow(site, monkeypatch, job_file_bytes_per_user=None, submission_bytes=None)
     matrix = f"{LARGE}matrix: {{values: {{seed: {list(range(120))}}}}}\n"

@@ -11,6 +11,7 @@ import pytest
 from runner.base.errors import Refused, Unavailable
 from runner.base.textfile import FileError
 from runner.control.controller import Controller
+from runner.control.owner_totals import STORED_AT_ONCE
 from runner.core.job.states import Finished
 from runner.core.ports.schedules import FiringRow
 from runner.files.job.cron import Cron
@@ -178,6 +179,18 @@ def test_the_jobs_of_a_schedule_are_held_to_the_size_of_their_users_job_files(
     site.until("2030-01-01 13:30")
     assert site.came() == [("01-01 13:00", "refused")]
     assert "of job files, and has " in site.last().text
+
+
+def test_schedules_that_are_removed_at_once_fill_no_disk_with_their_files(
+    site: Clockwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = site.make(HOURLY)
+    site.schedules.remove(site.me, str(row.id))
+    monkeypatch.setitem(site.service.settings.__dict__, "job_file_bytes_per_user", len(row.text))
+    for _ in range(STORED_AT_ONCE - 1):
+        site.schedules.remove(site.me, str(site.make(HOURLY).id))
+    with pytest.raises(Refused, match=r"may store .* of job files an hour, and has stored much more"):
+        site.make(HOURLY)
 
 
 # --- steering

@@ -20,7 +20,7 @@ def strict() -> Iterator[None]:
 def test_a_file_is_replaced_with_the_mode_that_is_asked_for(tmp_path: Path, *, durable: bool) -> None:
     path = tmp_path / "value.json"
     path.write_text("old")
-    publish(path, b"new", 0o644, gid=os.getgid(), durable=durable)
+    publish(path, b"new", 0o644, durable=durable)
     assert path.read_bytes() == b"new"
     assert path.stat().st_mode & 0o777 == 0o644
     assert [each.name for each in tmp_path.iterdir()] == ["value.json"]

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import docker
 import pytest
 
+from runner.adapters.docker.image_links import ImageLinks
 from runner.adapters.launch import attempt_name
-from runner.core.ports.executor import LaunchRefused, Limits, Mount
+from runner.core.ports.executor import ImageUnfit, LaunchRefused, Limits, Mount
 from tests.contract.worlds import OWNER, Place, begun, docker_place, end, printed, seen
 
 pytestmark = pytest.mark.engine
@@ -235,6 +237,52 @@ def test_attack_6_a_missing_mount_source_is_refused_and_not_made(place: Place) -
         place.executor().launch(request)
     assert not source.exists()
     assert seen(place.executor(), request.key) is None
+
+
+@pytest.mark.parametrize(
+    ("command", "place_of_link"),
+    [
+        ("mkdir -p /data/a; ln -s /data/a/made /data/b", "/data/b"),
+        ("mkdir -p /data/a/made; ln -s a/made/../made /data/b", "/data/b"),
+        ("ln -s /data/a/x /y; mkdir /data; ln -s /y /data/b", "/data/b"),
+        ("rm -r /tmp; ln -s /data/a/made /tmp", "/tmp"),
+        ("ln -s /job/home/made /data", "/data"),
+    ],
+)
+def test_a_link_of_an_image_makes_no_directory_in_what_is_mounted(
+    place: Place, bake: Bake, engine_api: docker.APIClient, command: str, place_of_link: str
+) -> None:
+    sources = [place.root / "beside" / name for name in ("a", "b")]
+    for source in sources:
+        source.mkdir(parents=True, exist_ok=True)
+    mounts = tuple(Mount(source, Path("/data", source.name), read_only=False) for source in sources)
+    image = bake(command, "LABEL made=here")
+    request = replace(place.request("true", job="links"), mounts=mounts, image=image)
+    with pytest.raises(ImageUnfit, match=f"the image has at {place_of_link} a link to "):
+        place.executor().launch(request)
+    assert list(sources[0].iterdir()) == []
+    assert seen(place.executor(), request.key) is None
+    assert not engine_api.containers(all=True, filters={"ancestor": image})
+
+
+def test_an_image_without_such_links_is_asked_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, original = [], ImageLinks._container
+
+    def counted(
+        links: ImageLinks, image: str, name: str
+    ) -> AbstractContextManager[tuple[docker.APIClient, str]]:
+        asked.append(image)
+        return original(links, image, name)
+
+    monkeypatch.setattr(ImageLinks, "_container", counted)
+    source = place.root / "mounted"
+    source.mkdir()
+    executor = place.executor()
+    for attempt in (1, 2):
+        request = place.request("ls", "/data/a", job="linkless", attempt=attempt)
+        executor.launch(replace(request, mounts=(Mount(source, Path("/data/a"), read_only=False),)))
+        assert end(executor, request.key).exit_code == 0
+    assert len(asked) == 1
 
 
 def test_attack_7_what_an_image_declares_takes_no_effect(

@@ -1,9 +1,10 @@
 """Attempts as hardened containers of a Docker engine.
 
 A launch makes three calls: create, inspect, start.  Before the start, the container is compared with the
-request, and removed if it differs.  The executor keeps no state between calls: it finds its containers by
-their labels and run directories, and addresses them by id, so a new daemon adopts those of the previous one
-and a container may be renamed.
+request, and removed if it differs.  An image is asked for its links once, before a job of it gets a
+directory of the host that it may write to.  The executor keeps no state between calls: it finds its
+containers by their labels and run directories, and addresses them by id, so a new daemon adopts those of the
+previous one and a container may be renamed.
 """
 
 import re
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from signal import SIGKILL
 from typing import Final
 from weakref import WeakValueDictionary
@@ -39,6 +40,7 @@ from runner.adapters.docker.hardening import (
     find_differences,
     key_of,
 )
+from runner.adapters.docker.image_links import ImageLinks
 from runner.adapters.docker.memory_kills import MemoryKills
 from runner.adapters.host.process_status import is_childless
 from runner.adapters.launch import attempt_name
@@ -159,6 +161,7 @@ class DockerExecutor:
         self._chosen_injection: Injection | None = None
         self._engine: EngineFacts | None = None  # not asked yet
         self._image_configs: dict[str, Json] = {}  # by image id
+        self._links = ImageLinks(self._connection)
 
     def plan(self, request: LaunchRequest) -> Mapping[str, object]:
         return self._arguments(request)
@@ -172,6 +175,7 @@ class DockerExecutor:
             self._check_driver(request)
             inspected = self._find_reusable(arguments, request.key)
             if inspected is None:
+                self._check_links(arguments, request)
                 write_account_files(request, self.settings.hardening.accounts)
                 created = self._create(arguments, request)
                 inspected = self._connection.client().inspect_container(created)
@@ -344,6 +348,27 @@ class DockerExecutor:
                 raise  # the engine's own trouble; it has not looked at what this attempt needs
             raise self._failure(f"{name}: {why}", config) from error
         return str(created["Id"])
+
+    def _check_links(self, arguments: Json, request: LaunchRequest) -> None:
+        """Check that no place of a mount is a link of the image into another mount.
+
+        The engine would make the place, as root, in the directory of the host that is mounted there.
+
+        Raises:
+            ImageUnfit: one is.
+        """
+        if all(each.read_only or each.source.is_relative_to(request.run_dir) for each in request.mounts):
+            return
+        host, image = arguments["config"]["HostConfig"], arguments["config"]["Image"]
+        mounts = [PurePosixPath(each["Target"]) for each in host["Mounts"]]
+        try:
+            links = self._links.of(image, [*mounts, *map(PurePosixPath, host["Tmpfs"])], arguments["name"])
+        except NotFound as error:
+            raise ImageGone(image) from error
+        for place, target in links.items():
+            if any(target.is_relative_to(each) for each in mounts):
+                fact = f"the image has at {place} a link to {target}, which is in a mount of the job"
+                raise ImageUnfit(f"{arguments['name']}: {fact}; build it without")
 
     def _failure(self, why: str, config: Json) -> Exception:
         """Return the exception for a container that cannot start: its job's fault, or else the host's."""

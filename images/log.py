@@ -1,5 +1,6 @@
 """The log of a build: written line by line, with the last lines kept for the error message."""
 
+import os
 import subprocess
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,15 +19,20 @@ COUNT_EVERY_S: Final = 1.0
 _MIB: Final = 1024**2
 
 
+def _private(path: str, flags: int) -> int:
+    """Open a file that nobody else reads: it has the commands of a user's Dockerfile, and what they say."""
+    return os.open(path, flags, 0o600)
+
+
 class BuildLog:
-    """Appends lines to a file that others can follow, and carries the cancellation token of the build."""
+    """Appends lines to a file that can be followed, and carries the cancellation token of the build."""
 
     def __init__(
         self, path: Path, echo: Callable[[str], None] | None = None, token: CancellationToken | None = None
     ) -> None:
         self.token = token or CancellationToken()
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", buffering=1, encoding="utf-8", errors="replace")
+        self._file = open(path, "a", buffering=1, encoding="utf-8", errors="replace", opener=_private)  # noqa: SIM115
         self._echo = echo
         self._last: deque[str] = deque(maxlen=LAST_LINES)
 

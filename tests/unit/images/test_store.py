@@ -1,5 +1,6 @@
 """An image is built when nothing in the engine has its digest, and only then."""
 
+import os
 import shutil
 import threading
 from dataclasses import replace
@@ -11,6 +12,7 @@ from images import wheels
 from images.context import entries_below
 from images.errors import BuildFailed
 from images.lock_files import LockFile
+from images.log import BuildLog
 from images.recipe import Base
 from images.records import recorded
 from images.settings import LOCAL_BASE, Accelerator, ImageSettings, default_dockerfiles
@@ -154,6 +156,16 @@ def test_a_chosen_builder_is_used(settings: ImageSettings, fake: FakeEngine, tmp
     chosen = ImageSettings(cache_dir=settings.cache_dir, dockerfiles=tmp_path, builder="classic")
     ImageStore(chosen, fake).ensure("cpu", tmp_path / "log.txt")
     assert {built.kind for built in fake.builds} == {"classic"}
+
+
+def test_nobody_else_reads_the_log_of_a_build(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        with BuildLog(tmp_path / "build.log") as log:
+            log.line("RUN echo mine")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "build.log").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_log_can_be_followed_while_it_is_written(

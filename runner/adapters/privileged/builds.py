@@ -1,5 +1,6 @@
 """Images and packages of jobs, as root builds them for a daemon that it does not trust."""
 
+import os
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -62,6 +63,9 @@ class RootPackages:
             if not any(fnmatchcase(name, pattern) for pattern in self.site.allowed_system):
                 raise Refused(f"{name[:100]}: is not on the list of the settings (packages.system)")
         log_file = self.site.image_records / "packages" / f"{job_id}.log"
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        log_file.touch(mode=0o600)
+        os.chown(log_file, self.site.walls.daemon_uid, -1, follow_symlinks=False)  # it reads it meanwhile
         try:
             return self._packages.resolve(request, User(uid, gid, (gid,), str(uid)), log_file, job_id)
         finally:

@@ -17,6 +17,9 @@ from runner.base.errors import Unavailable
 _LINK: Final = 1 << 27
 """Bit of a link in the modes of the engine, which are those of Go."""
 
+MOST_KNOWN: Final = 4096
+"""Places of images that are remembered."""
+
 
 @dataclass(slots=True)
 class ImageLinks:
@@ -32,6 +35,8 @@ class ImageLinks:
 
         ``name`` is that of a container which may be made.
         """
+        if len(self._known) > MOST_KNOWN:
+            self._known.clear()
         wanted = {each for place in places for each in (place, *place.parents) if each.name}
         missing = [each for each in sorted(wanted) if (image, each) not in self._known]
         if missing:

@@ -124,7 +124,10 @@ def test_the_host_never_loads_torch(loaded: Loaded) -> None:
 OWNERS = {
     "docker": tuple(
         f"runner.adapters.docker.{name}"
-        for name in ("connection", "doctor", "engine", "events", "exec", "executor", "export", "outbound")
+        for name in (
+            *("connection", "doctor", "engine", "events", "exec", "executor", "export"),
+            *("image_links", "outbound"),
+        )
     ),
     "pynvml": ("runner.adapters.doctor", "runner.adapters.gpu.nvidia"),
 }

@@ -329,7 +329,7 @@ def _name_restarts(decision: PolicyDecision, job: Job) -> PolicyDecision:
         return decision
     older = ", --from STEP with an older one" if facts.get("checkpoint.count") not in {None, 0, 1} else ""
     how = f"`runner restart {job.id} --from scratch` begins without it{older}"
-    reason = f"{verdict.reason}; it has saved nothing newer than its checkpoint: {how}"
+    reason = f"{verdict.reason} (it has saved nothing newer than its checkpoint; {how})"
     return replace(decision, action=replace(verdict, reason=reason))
 
 

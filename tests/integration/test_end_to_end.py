@@ -193,7 +193,11 @@ def saved(log: str) -> list[int]:
 def test_a_crash_loop_is_stopped_by_the_brake_and_says_so(daemon: Service) -> None:
     job_id = daemon.submit(daemon.counting("loops", 40, environment={"CRASH_AT": "9"}), end="failed")
     job = daemon.ends(job_id)
-    why = "exception in train, and its one retry is used: exit code 1"
+    again = f"`runner restart {job_id} --from scratch` begins without it"
+    why = (
+        "exception in train, and its one retry is used "
+        f"(it has saved nothing newer than its checkpoint; {again}): exit code 1"
+    )
     assert (job["attempt"], job["why"]) == (3, why)
     assert [a["checkpoint_step"] for a in job["attempts"]] == [5, 5, 5]
     assert why in daemon.runner("wait", job_id, code=10)

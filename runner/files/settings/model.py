@@ -269,7 +269,7 @@ class Settings(ClosedModel):
     session_bytes_per_s: Annotated[float, BeforeValidator(written_size)] | None = Field(16 * 1024**2, ge=1024)
     """Bytes a second of all sessions of one user, in both directions, on average; None: no limit."""
 
-    requests_per_s: float | None = Field(10.0, ge=1)
+    requests_per_s: float | None = Field(20.0, ge=1)
     """Requests of one user a second, on average; more wait, or are refused with 429.  None: no limit."""
 
     submission_bytes: Bytes | None = Field(32 * 1024**2, ge=1024**2)

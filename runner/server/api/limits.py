@@ -19,7 +19,7 @@ from runner.server.api.peer import peer_uid, too_many
 BURST_S: Final = 4.0
 """What a person has not taken for so long may be taken at once."""
 
-REQUESTS_BURST_S: Final = 20.0
+REQUESTS_BURST_S: Final = 10.0
 """The same for requests: a command in a loop is many requests at once, and then none for long."""
 
 LONGEST_WAIT_S: Final = 1.0

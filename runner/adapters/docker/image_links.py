@@ -61,7 +61,7 @@ class ImageLinks:
 
 
 def _link(client: APIClient, container: str, place: PurePosixPath) -> PurePosixPath | None:
-    """Return where a path of a container leads to, None if it is no link, or not there."""
+    """Return the target of a link of a container; None if a path is no link, or not there."""
     url = f"{client.base_url}/v{client.api_version}/containers/{container}/archive"
     answer = client.head(url, params={"path": str(place)}, timeout=client.timeout)
     if 400 <= answer.status_code < 500:

@@ -189,7 +189,7 @@ class LogProgressReader:
             return self._status() if self._known else None
 
     def numbers(self, *, ended: bool) -> tuple[LogNumbers, ...]:
-        """Return what the lines have told since the last call, in order; of one without an end at the end."""
+        """Return the numbers of the lines since the last call; of an unfinished one if the log has ended."""
         with self._lock:
             self._read()
             new = (*self._new, *filter(None, (self._unfinished if ended else None,)))

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -18,6 +19,12 @@ from runner.files.revision import Revision, cached_by_revision
 from runner.services.submission.dependencies import dependency_graph
 
 _BRACES: Final = re.compile(r"\{[^{}]*\}")
+
+MOST_JOBS: Final = 100
+"""Jobs that are compared, the newest; to compare patterns takes the daemon's own time."""
+
+MOST_PLACES: Final = 4
+"""Different patterns of one submission that are compared with those of other jobs."""
 
 
 def shared_checkpoints(rows: Sequence[JobRow], tracked: Iterable[JobRow]) -> Iterator[str]:
@@ -38,8 +45,9 @@ def shared_checkpoints(rows: Sequence[JobRow], tracked: Iterable[JobRow]) -> Ite
         return _after(known[job_id].text) if job_id in known else ()
 
     own = {row.job.id for row in rows} | dependency_graph("", _after(rows[0].text), waits_for).keys()
-    others = _living(known.values(), rows[0].owner.uid, own)
-    found = [row.job.id for row in others if any(may_meet(each, _place(row.text)) for each in set(places))]
+    newest = islice(_living(reversed(known.values()), rows[0].owner.uid, own), MOST_JOBS)
+    compared = list(dict.fromkeys(places))[:MOST_PLACES]
+    found = [row.job.id for row in newest if any(may_meet(each, _place(row.text)) for each in compared)][::-1]
     if found:
         more = f" and {len(found) - 1} more" if found[1:] else ""
         fact = f"job {found[0]}{more}, not ended yet, writes checkpoints to the same files, {one_line(place)}"
@@ -63,7 +71,7 @@ def may_meet(one: str, other: str) -> bool:
     ones, others = (PurePosixPath(_BRACES.sub("*", each)).parts for each in (one, other))
     if not one or len(ones) != len(others):
         return False
-    return all(fnmatchcase(a, b) or fnmatchcase(b, a) for a, b in zip(ones, others, strict=True))
+    return all(a == b or fnmatchcase(a, b) or fnmatchcase(b, a) for a, b in zip(ones, others, strict=True))
 
 
 @cached_by_revision

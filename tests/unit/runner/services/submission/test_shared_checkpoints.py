@@ -84,6 +84,14 @@ def test_the_jobs_of_a_matrix_are_told_of_each_other(desk: Desk, matrix: str, *,
     assert desk.submit(written)[1] == told
 
 
+def test_so_many_of_the_newest_jobs_are_compared(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.services.submission.shared_checkpoints.MOST_JOBS", 1)
+    desk.submit(desk.submission())
+    desk.submit(desk.submission())
+    [told] = desk.submit(desk.submission())[1]
+    assert "job 2, not ended yet" in told
+
+
 @pytest.mark.parametrize(
     ("one", "other", "meet"),
     [

@@ -299,7 +299,7 @@ class HostRunDirectory:
     def note_work(self, lineage: int, snapshot: str) -> None:
         """Write beside a working directory which snapshot it was made of."""
         note = self.root / "work" / f"{lineage}.json"
-        publish(note, json.dumps({"snapshot": snapshot}).encode(), 0o644, durable=True)
+        publish(note, json.dumps({"snapshot": snapshot}).encode(), durable=True)
 
     def is_lineage_locked(self, paths: RunPaths) -> bool:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -226,8 +226,7 @@ class SlurmExecutor:
             files["config.json"] = json.dumps(self.settings.containers.bundle(request))
             files["devices"] = SCRIPT.with_name("node_devices.py").read_text()
         for name, text in files.items():
-            write_file(booking.place / name, text)
-            (booking.place / name).chmod(0o400)
+            write_file(booking.place / name, text, 0o400)
             if os.geteuid() == 0:
                 os.chown(booking.place / name, request.owner.uid, request.owner.gid)
 
@@ -329,8 +328,7 @@ class SlurmExecutor:
                 return
             waits = row.waits and seen.claim is None
             if seen.claim is None:  # Slurm loses what comes before the script
-                write_file(booking.place / "stop", f"{int(signal)}\n")
-                (booking.place / "stop").chmod(0o644)
+                write_file(booking.place / "stop", f"{int(signal)}\n", 0o644)
             many = seen.claim is not None and seen.claim.has_many_nodes
             self._scancel(record, row, int(signal), waits=waits, many=many)
             self.queue.expire()

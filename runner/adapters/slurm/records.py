@@ -176,9 +176,9 @@ def read_foreign(path: Path) -> tuple[str, datetime] | None:
     return text, written_at(found)
 
 
-def write_file(path: Path, text: str) -> None:
-    """Write a file of the daemon's own atomically."""
-    publish(path, text.encode(errors="surrogateescape"), 0o644)
+def write_file(path: Path, text: str, mode: int = 0o600) -> None:
+    """Write a file of the daemon's own atomically; nobody finds it with another mode."""
+    publish(path, text.encode(errors="surrogateescape"), mode)
 
 
 def _revalidate(directory: Path) -> None:

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import shutil
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -247,7 +248,10 @@ def test_what_is_told_of_a_job_is_not_for_the_group_of_its_owner(directory: Host
     """Many users may have one group; the programs that a job runs are for all."""
     for name in ("exit.json", "change.json", "start.json", "terminal.py"):
         directory.keep(1, name, "text")
-    modes = {path.name: path.stat().st_mode & 0o777 for path in (directory.root / "attempts").iterdir()}
+    (directory.root / "work").mkdir()
+    directory.note_work(1, "f" * 64)
+    kept = ((directory.root / each).iterdir() for each in ("attempts", "work"))
+    modes = {path.name: path.stat().st_mode & 0o777 for path in chain.from_iterable(kept)}
     assert modes.pop("1.terminal.py") == 0o644
     assert set(modes.values()) == {0o600}
 

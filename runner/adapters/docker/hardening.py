@@ -12,6 +12,7 @@ out gets whatever default the engine was configured with, and it cannot be compa
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal, TypeAlias
 
@@ -147,7 +148,7 @@ def engine_arguments(
                 **_limits(request.limits, settings),
                 **_devices(request.devices, settings, (*device_gids, *request.groups)),
                 "Mounts": [_bind(Mount(request.run_dir, Path(JOB_DIR), read_only=False))]
-                + [_bind(_check_mount(mount)) for mount in request.mounts]
+                + [_bind(mount) for mount in _check_mounts(request.mounts)]
                 + ([] if hosts_file is None else [_bind(Mount(hosts_file, Path("/etc/hosts")))])
                 + [
                     _bind(Mount(source, target))
@@ -340,12 +341,23 @@ def _bind(mount: Mount) -> Json:
     }
 
 
-def _check_mount(mount: Mount) -> Mount:
-    """Return the mount.
+def _check_mounts(mounts: tuple[Mount, ...]) -> tuple[Mount, ...]:
+    """Return the mounts.
 
     Raises:
-        Refused: its target hides a part of the image, of the kernel's file systems, or of the run directory.
+        Refused: a target hides a part of the image, of the kernel's file systems, or of the run directory,
+            or lies in another one: the engine would make it there, as root.
     """
+    for mount in mounts:
+        _check_target(mount)
+    for above, below in pairwise(sorted(PurePosixPath(mount.target).parts[1:] for mount in mounts)):
+        if below[: len(above)] == above:
+            place = "/".join(("", *below))
+            raise Refused(f"mount target {place!r}: overlaps with another one; choose separate directories")
+    return mounts
+
+
+def _check_target(mount: Mount) -> None:
     target = PurePosixPath(mount.target)
     first, *rest = target.parts[1:] or ("",)
     is_secret = first == "run" and rest[:1] == ["secrets"] and bool(rest[1:])
@@ -354,7 +366,6 @@ def _check_mount(mount: Mount) -> Mount:
         raise Refused(f"mount target {str(target)!r}: not a place for data; use /data/<name>")
     if target == JOB_DIR or JOB_DIR in target.parents:
         raise Refused(f"mount target {str(target)!r}: /job is the run directory; use /data/<name>")
-    return mount
 
 
 def _network(network: str | None) -> str:

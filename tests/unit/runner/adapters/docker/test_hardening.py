@@ -143,6 +143,13 @@ def test_a_mount_may_not_cover_what_the_runner_mounts(target: str) -> None:
         _config(replace(REQUEST, mounts=(Mount(Path("/srv"), Path(target)),)))
 
 
+@pytest.mark.parametrize("inner", ["/data/x", "/data/x/y", "//data/x/y"])
+def test_a_mount_may_not_lie_in_another_where_the_engine_would_make_its_place(inner: str) -> None:
+    targets = ("/data/x-y", "/data/x", inner)
+    with pytest.raises(Refused, match=f"{inner.lstrip('/')}': overlaps with another"):
+        _config(replace(REQUEST, mounts=tuple(Mount(Path("/srv"), Path(each)) for each in targets)))
+
+
 def test_mounts_are_private_and_refuse_a_missing_source() -> None:
     mounts = (Mount(Path("/srv/x"), Path("/data/x")), Mount(Path("/k"), Path("/run/secrets/k")))
     host = _host(replace(REQUEST, mounts=mounts))

@@ -30,6 +30,12 @@ from images.settings import Accelerator, BuilderKind
 SCHEMA: Final = 2
 """Increment it when the same context gives a different image."""
 
+MOST_SAID_BYTES: Final = 64 * 1024**2
+"""What the commands of a build may print: all of it is kept in the log.  BuildKit keeps less of it itself."""
+
+MOST_TOLD: Final = 10
+"""Mistakes of a Dockerfile that was changed after its check."""
+
 CANONICAL: Final = ".runner.Dockerfile"
 """The name of the Dockerfile that is built, beside the files of the user."""
 
@@ -111,7 +117,14 @@ class DockerfileImages:
         log.line(f"dockerfile: building {path} with {kind}")
         context.seek(0)
         with _limited(log, self.limits.seconds) as token:
-            log.lines(engine.build(kind, request, context, token))
+            left = MOST_SAID_BYTES
+            for said in engine.build(kind, request, context, token):
+                left -= len(said) + 1
+                if left < 0:
+                    token.cancel()
+                    fact = f"its commands print more than {MOST_SAID_BYTES // 1024**2} MiB and were ended"
+                    raise BuildFailed(f"dockerfile: {fact}; let them write to /dev/null")
+                log.line(said)
 
     def _write_canonical(self, context: IO[bytes], path: str) -> Mapping[str, int]:
         """Add the Dockerfile to its context as it was understood; return the images that it begins with.
@@ -125,7 +138,8 @@ class DockerfileImages:
         with tarfile.open(fileobj=context) as tar:
             reading = read_dockerfile(_read(tar, path), self.rules.offered)
         if reading.mistakes:
-            facts = (f"{path}:{each.line}: {each.text}: {each.fact}" for each in reading.mistakes)
+            told = reading.mistakes[:MOST_TOLD]  # all were told when it was submitted
+            facts = (f"{path}:{each.line}: {each.text}: {each.fact}" for each in told)
             raise BuildFailed("\n".join(facts))
         context.seek(0)
         with tarfile.open(fileobj=context, mode="a", format=tarfile.GNU_FORMAT) as tar:
@@ -151,7 +165,7 @@ def _read(tar: tarfile.TarFile, path: str) -> str:
         file = tar.extractfile(path)
         body = b"" if file is None else file.read(MAX_BYTES + 1)
         text = body.decode()
-    except KeyError as error:
+    except (KeyError, RecursionError) as error:  # not there; a link to itself
         raise BuildFailed(f"{path}: is not in the code of the job; does .gitignore leave it out?") from error
     except UnicodeDecodeError as error:
         raise BuildFailed(f"{path}: is not UTF-8 text") from error

@@ -39,7 +39,7 @@ class FakeEngine:
 
     registry: set[str] = field(default_factory=set)
     facts: dict[str, object] = field(default_factory=lambda: dict(FACTS))
-    failing: tuple[str, ...] = ()  # what a build prints before it fails
+    failing: Iterable[str] = ()  # what a build prints before it fails
     in_use: frozenset[str] = frozenset()
     store: dict[str, Image] = field(default_factory=dict)
     tagged: dict[str, str] = field(default_factory=dict)

@@ -4,6 +4,7 @@ import io
 import re
 import tarfile
 from collections.abc import Iterator, Mapping
+from itertools import repeat
 from pathlib import Path
 from unittest import mock
 
@@ -11,7 +12,7 @@ import pytest
 
 from images.errors import BuildCancelled, BuildFailed, HostFault
 from images.log import BuildLog
-from images.own import CANONICAL, DockerfileImages, DockerfileRules
+from images.own import CANONICAL, MOST_SAID_BYTES, DockerfileImages, DockerfileRules
 from images.packages.values import Limits
 from tests.fakes.engine.image_engine import FakeEngine
 
@@ -126,6 +127,30 @@ def test_a_build_that_fails_or_is_not_wanted_leaves_no_image(site: Site) -> None
     site.log.token.cancel()
     with pytest.raises(BuildCancelled):
         site.ensure(GOOD, "src/Dockerfile")
+
+
+def test_a_build_whose_commands_print_without_end_is_ended(site: Site, tmp_path: Path) -> None:
+    site.engine.failing = repeat("y" * 1024**2, 80)
+    with pytest.raises(BuildFailed, match="dockerfile: its commands print more than 64 MiB and were ended"):
+        site.ensure(GOOD, "src/Dockerfile")
+    assert (tmp_path / "log.txt").stat().st_size <= MOST_SAID_BYTES + 4096
+
+
+def test_a_dockerfile_that_was_changed_after_its_check_is_told_in_a_few_lines(site: Site) -> None:
+    with pytest.raises(BuildFailed, match=r"^Dockerfile:1: x: x is no instruction") as found:
+        site.ensure({"Dockerfile": b"x\n" * 100_000})
+    assert str(found.value).count("\n") < 20
+
+
+def test_a_dockerfile_that_is_a_link_to_itself_is_not_there(site: Site) -> None:
+    context = io.BytesIO()
+    with tarfile.open(fileobj=context, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        member = tarfile.TarInfo("Dockerfile")
+        member.type, member.linkname = tarfile.SYMTYPE, "Dockerfile"
+        tar.addfile(member)
+    context.seek(0)
+    with pytest.raises(BuildFailed, match="Dockerfile: is not in the code of the job"):
+        site.images.ensure(context, "Dockerfile", site.image, "cpu", 7, site.log)
 
 
 def test_a_build_that_takes_too_long_is_ended(tmp_path: Path) -> None:

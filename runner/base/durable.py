@@ -33,6 +33,13 @@ def publish(path: Path, content: bytes, mode: int = 0o600, *, durable: bool = Fa
         sync(path.parent)
 
 
+def write_whole(descriptor: int, content: bytes) -> None:
+    """Write all bytes, however many calls that takes."""
+    left = memoryview(content)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
 def sync(*places: Path) -> None:
     """Write files and directories to the disk: a power cut takes the newest entries of others."""
     for place in places:

@@ -10,10 +10,11 @@ from contextlib import suppress
 
 import click
 
+from runner.base.durable import write_whole
 from runner.cli.console import complain
 from runner.client.autostart import NoDaemon, connect
 from runner.client.client import find, find_or_start
-from runner.client.relay import copy, write_all
+from runner.client.relay import copy
 from runner.client.remote import NO_START
 
 
@@ -35,7 +36,7 @@ def dial(*, where: bool) -> None:
         connection.settimeout(None)
         sender = threading.Thread(target=_send, args=(connection,), daemon=True)
         sender.start()
-        copy(connection.recv, lambda piece: write_all(sys.stdout.fileno(), piece))
+        copy(connection.recv, lambda piece: write_whole(sys.stdout.fileno(), piece))
     os._exit(0)  # the other thread still reads
 
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
+from runner.base.durable import write_whole
+
 IDLE_S: Final = 600.0
 
 PIECE: Final = 65536
@@ -23,13 +25,6 @@ def copy(read: Callable[[int], bytes], write: Callable[[bytes], object]) -> None
     with suppress(OSError):
         while piece := read(PIECE):
             write(piece)
-
-
-def write_all(descriptor: int, piece: bytes) -> None:
-    """Write a piece as a whole."""
-    left = memoryview(piece)
-    while left:
-        left = left[os.write(descriptor, left) :]
 
 
 def join(connection: socket.socket, command: Sequence[str]) -> None:
@@ -45,7 +40,7 @@ def join(connection: socket.socket, command: Sequence[str]) -> None:
         to, back = program.stdin.fileno(), program.stdout.fileno()
 
         def send() -> None:
-            copy(connection.recv, lambda piece: write_all(to, piece))
+            copy(connection.recv, lambda piece: write_whole(to, piece))
             with suppress(OSError):
                 program.stdin.close()  # type: ignore[union-attr]  # a pipe
 

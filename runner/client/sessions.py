@@ -11,6 +11,7 @@ import signal as signals
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from runner.base.durable import write_whole
 from runner.base.errors import Unavailable
 from runner.client.autostart import connect
 from runner.client.http import Response, error_of, quote_path, raise_for_error
@@ -106,10 +107,10 @@ def _print(messages: Iterator[DaemonMessage]) -> int | None:
     try:
         for message in messages:
             if message.kind == BINARY:
-                write_all(message.content[0], message.content[1:])
+                write_whole(message.content[0], message.content[1:])
             elif (code := finished(said := message.json())) is not None:
                 if line := ended_line(said, "the command"):
-                    write_all(2, line.encode() + b"\n")
+                    write_whole(2, line.encode() + b"\n")
                 return code
     except (EOFError, OSError) as error:
         if isinstance(error, BrokenPipeError):
@@ -136,12 +137,6 @@ def ended_line(message: Mapping[str, Any], what: str) -> str | None:
         return f"job {ended['name']} ended ({ended['verdict']}); {what} ended with it"
     fact = f"attempt of job {ended['name']} ended ({ended['verdict']}); {what} ended with it"
     return f"the {fact}; the job is {ended['state']}"
-
-
-def write_all(descriptor: int, content: bytes) -> None:
-    """Write all of a content to a descriptor."""
-    while content:
-        content = content[os.write(descriptor, content) :]
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+from runner.base.durable import write_whole
 from runner.base.errors import Unavailable
 from runner.client.autostart import NoDaemon
 from runner.client.client import ConnectionLost
@@ -26,7 +27,6 @@ from runner.client.sessions import (
     ended_line,
     finished,
     open_session,
-    write_all,
 )
 from runner.client.websocket import BINARY
 
@@ -96,7 +96,7 @@ class Terminal:
 
     def _go_back(self) -> WebSocket:
         """Return a new session on the same terminal once the daemon is back."""
-        write_all(1, b"\r\n[the daemon has stopped; the program goes on; waiting for the daemon]\r\n")
+        write_whole(1, b"\r\n[the daemon has stopped; the program goes on; waiting for the daemon]\r\n")
         deadline = monotonic() + RETURN_S
         while True:
             with suppress(NoDaemon, ConnectionLost):
@@ -126,7 +126,7 @@ class Terminal:
     def _show(self, messages: Iterator[DaemonMessage]) -> int | None:
         for message in messages:
             if message.kind == BINARY:
-                write_all(1, message.content[1:])
+                write_whole(1, message.content[1:])
                 continue
             said = message.json()
             self.name = said.get("terminal", self.name)

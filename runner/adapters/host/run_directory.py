@@ -42,7 +42,7 @@ from runner.adapters.host.log_times import note_size
 from runner.adapters.host.program_files import DIRECTORY, directory_at
 from runner.adapters.host.run_files import OwnRights, RunFiles
 from runner.adapters.host.set_aside import remove
-from runner.base.durable import publish
+from runner.base.durable import publish, write_whole
 from runner.base.errors import Refused, Unavailable, disk_errors, disk_fact
 from runner.core.accounting.curve_set import LogNumbers, NewNumbers
 from runner.core.ports.checkpoints import (
@@ -586,9 +586,7 @@ def _write_new(path: str | Path, content: bytes, mode: int, uid: int, gid: int) 
     """Write a file that must not exist, and give it to a user, with few system calls."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
-        left = memoryview(content)
-        while left:
-            left = left[os.write(fd, left) :]
+        write_whole(fd, content)
         if mode & 0o077:  # the umask may have removed bits
             os.fchmod(fd, mode)
         if os.geteuid() == 0:

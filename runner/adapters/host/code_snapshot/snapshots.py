@@ -19,10 +19,10 @@ from threading import Lock
 from typing import Any, BinaryIO, Final, Protocol
 
 from runner.adapters.host.code_snapshot import update, walk
-from runner.adapters.host.code_snapshot.store import CodeStore, make_manifest, write_whole
+from runner.adapters.host.code_snapshot.store import CodeStore, make_manifest
 from runner.adapters.host.paths import PathRefusedError
 from runner.adapters.host.users import CodeStream, HostUsers
-from runner.base.durable import publish
+from runner.base.durable import publish, write_whole
 from runner.base.errors import Refused, RunnerError, Unavailable, disk_errors
 from runner.base.readable import readable_size
 from runner.base.textfile import one_line

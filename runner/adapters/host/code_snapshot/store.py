@@ -19,7 +19,7 @@ from threading import Lock
 from typing import Any, Final
 
 from runner.adapters.host.code_snapshot.frames import CHUNK_BYTES
-from runner.base.durable import sync
+from runner.base.durable import sync, write_whole
 from runner.base.errors import Refused
 from runner.core.ports.code import CodeEntry
 
@@ -220,13 +220,6 @@ def parse_manifest(content: bytes) -> dict[str, CodeEntry]:
         else:
             entries[path] = CodeEntry("file", digest=rest[0], size=rest[1], executable=kind == "program")
     return entries
-
-
-def write_whole(descriptor: int, content: bytes) -> None:
-    """Write all bytes, however many calls that takes."""
-    left = memoryview(content)
-    while left:
-        left = left[os.write(descriptor, left) :]
 
 
 def _sync_all(paths: list[Path], root: Path) -> None:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any, BinaryIO, Final
 
 from runner.adapters.host.code_snapshot.frames import CHUNK_BYTES, write_frame
+from runner.base.durable import write_whole
 from runner.core.ports.code import CodeEntry
 
 CHANGE: Final = b"X"
@@ -76,8 +77,7 @@ def _begin_draft() -> None:
 def _append(content: bytes) -> None:
     descriptor = os.open(DRAFT, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        while content:
-            content = content[os.write(descriptor, content) :]
+        write_whole(descriptor, content)
     finally:
         os.close(descriptor)
 

@@ -37,5 +37,10 @@ def readable_size(size: float) -> str:
     return f"{_tenths(size)} TiB"
 
 
+def readable_count(count: int, noun: str) -> str:
+    """Return a number of things as text: ``1 job``, ``2 jobs``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def _tenths(number: float) -> str:
     return f"{number:.1f}".removesuffix(".0")

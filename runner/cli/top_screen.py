@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from runner.base.readable import readable_duration
+from runner.base.readable import readable_count, readable_duration
 from runner.cli import formatting
 from runner.cli.console import harmless
 from runner.cli.table import BOLD, PLAIN, STATE_COLOURS, Cell, Style, Table, format_line, format_table
@@ -54,7 +54,7 @@ def make_headline(overview: Json) -> tuple[Cell, ...]:
     cpus, memory = overview["cpus"], overview["memory_bytes"]
     holding = sum(each["state"] in {"starting", "running", "stopping"} for each in jobs)
     parts = [
-        f"{_plural(len(devices), 'device')}{': ' if counted else ''}{counted}",
+        f"{readable_count(len(devices), 'device')}{': ' if counted else ''}{counted}",
         f"{holding} running, {overview['queue_length']} waiting",
         f"cpus {cpus['lent']:g}/{cpus['total']:g}",
         f"memory {memory['lent'] / GIB:.0f}/{memory['total'] / GIB:.0f} GiB",
@@ -234,10 +234,6 @@ def _short(model: str) -> str:
 
 def _unit(value: float | None, unit: str) -> str:
     return "-" if value is None else f"{value:.0f} {unit}"
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _low(share: float | None) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias
 
-from runner.base.readable import readable_size
+from runner.base.readable import readable_count, readable_size
 from runner.core.cuda import Gpu, dotted, driver_advice, driver_fits, gpu_problem, parse_version
 
 GIB: Final = 1024**3
@@ -260,7 +260,7 @@ def _nvidia(machine: Machine) -> Iterator[Finding]:
         fact = f"{len(facts.gpus)} of {facts.on_bus} GPUs on the PCI bus answer"
         yield Finding("NVML", Verdict.WARNING, fact, "see dmesg for Xid errors; a lost GPU needs a reset")
     else:
-        yield Finding("NVML", Verdict.OK, f"answers for {_count(len(facts.gpus), 'GPU')}")
+        yield Finding("NVML", Verdict.OK, f"answers for {readable_count(len(facts.gpus), 'GPU')}")
     yield from _nodes("/dev/nvidia*", facts.nodes, "nvidia-modprobe -u -c=0 makes them", machine)
     for gpu in facts.gpus:
         yield from _gpu(gpu, machine)
@@ -273,7 +273,7 @@ def _driver(facts: NvidiaFacts, wanted: tuple[int, int] | None) -> Finding:
         return Finding(
             "NVIDIA driver",
             Verdict.PROBLEM,
-            f"{_count(facts.on_bus, 'GPU')} on the PCI bus and no driver is loaded",
+            f"{readable_count(facts.on_bus, 'GPU')} on the PCI bus and no driver is loaded",
             "install the driver and load it (modprobe nvidia); see dmesg if that fails",
         )
     if wanted is None:
@@ -298,10 +298,10 @@ def _gpu(gpu: NvidiaGpu, machine: Machine) -> Iterator[Finding]:
         fact, _, advice = problem.removeprefix(f"{gpu.name} has ").rpartition("; ")
         yield Finding(subject, Verdict.PROBLEM, fact, advice)
     if gpu.ecc_errors:
-        fact = f"{_count(gpu.ecc_errors, 'uncorrectable memory error')} since the driver was loaded"
+        fact = f"{readable_count(gpu.ecc_errors, 'uncorrectable memory error')} since the driver was loaded"
         yield Finding(subject, Verdict.WARNING, fact, "drain it (runner gpus drain), and reset or replace it")
     if gpu.retired_pages:
-        fact = f"{_count(gpu.retired_pages, 'memory page')} retired or remapped"
+        fact = f"{readable_count(gpu.retired_pages, 'memory page')} retired or remapped"
         yield Finding(subject, Verdict.WARNING, fact, "replace it when the number grows")
     if gpu.persistence is False:
         advice = "nvidia-smi -pm 1, or the service nvidia-persistenced"
@@ -340,14 +340,14 @@ def _amd(machine: Machine) -> Iterator[Finding]:
         yield Finding(
             "AMD driver",
             Verdict.PROBLEM,
-            f"{_count(facts.on_bus, 'GPU')} on the PCI bus and amdgpu is not loaded",
+            f"{readable_count(facts.on_bus, 'GPU')} on the PCI bus and amdgpu is not loaded",
             "load it (modprobe amdgpu); see dmesg if that fails",
         )
         return
     yield Finding(
         "AMD driver",
         Verdict.OK,
-        f"amdgpu {facts.version or 'of the kernel'}; {_count(len(facts.gpus), 'GPU')} can compute",
+        f"amdgpu {facts.version or 'of the kernel'}; {readable_count(len(facts.gpus), 'GPU')} can compute",
     )
     if facts.kfd is None:
         advice = "install the amdgpu kernel module of ROCm, or a kernel with CONFIG_HSA_AMD"
@@ -488,7 +488,3 @@ def _limit(subject: str, number: int | None, least: int, name: str) -> Finding:
     if number < least:
         return Finding(subject, Verdict.WARNING, str(number), f"sysctl -w {name}={least}")
     return Finding(subject, Verdict.OK, str(number))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -11,6 +11,8 @@ from enum import StrEnum
 from itertools import islice
 from typing import Final, TypeAlias
 
+from runner.base.readable import readable_count
+
 ON_TIME: Final = timedelta(minutes=1)
 """A firing that is late by less than this is on time, for example after a restart of the daemon."""
 
@@ -122,7 +124,7 @@ def _missed(since: datetime, newest: datetime, after: NextTime) -> int:
 def _times(count: int) -> str:
     if count >= MAX_COUNTED:
         return f"{MAX_COUNTED} times or more"
-    return "1 time" if count == 1 else f"{count} times"
+    return readable_count(count, "time")
 
 
 def _jobs(ids: Sequence[str]) -> str:

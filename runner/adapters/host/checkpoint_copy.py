@@ -25,7 +25,7 @@ def copy_checkpoint(source: int, target: Path, check: Callable[[], None]) -> Non
     The content is not verified.
 
     Raises:
-        CheckpointInvalid: the manifest is bad, or a file is missing, of another size or of another user.
+        CheckpointInvalid: the manifest is bad, or a file is missing or of another size.
         OSError: the file system refuses it.
     """
     manifest = read_manifest_in(source, target.name)

@@ -177,9 +177,7 @@ class ProgramCheckpoints:
             return twice(lambda: work.choose_of_program(*places, asked, step))
 
     def _asked(self, lineage: int, attempt: int, wanted: ProgramFiles) -> ProgramLineage:
-        return ProgramLineage(
-            self.root.name, lineage, attempt, wanted, self.owner, self.verifier.within_s, self._seen
-        )
+        return ProgramLineage(self.root.name, lineage, attempt, wanted, self.verifier.within_s, self._seen)
 
     @contextmanager
     def _places(self, lineage: int, wanted: ProgramFiles) -> Iterator[tuple[int, int, int] | None]:

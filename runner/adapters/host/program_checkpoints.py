@@ -51,10 +51,9 @@ from runner.adapters.host.program_files import (
     read_pointers,
 )
 from runner.adapters.host.program_steps import count_steps, show_steps, went_back
-from runner.adapters.host.set_aside import GIVEN, NAME, SetAside, is_of, open_parents, remove
+from runner.adapters.host.set_aside import GIVEN, NAME, SetAside, open_parents, remove
 from runner.base.errors import disk_errors
 from runner.core.ports.checkpoints import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
-from runner.core.ports.users import Owner
 
 HOME: Final = "/job/home/"
 """The beginning of a pattern below the home directory of the lineage; others are below its code."""
@@ -214,7 +213,6 @@ class ProgramLineage:
     lineage: int
     attempt: int
     wanted: ProgramFiles
-    owner: Owner
     within_s: float
     seen: Seen
 
@@ -236,12 +234,12 @@ class ProgramReader:
     ) -> None:
         if asked.wanted.mount:
             self._where = f".runner-{NAME}/{asked.run}/{asked.lineage}"
-            self._aside = SetAside(base, PurePosixPath(self._where), asked.owner)
+            self._aside = SetAside(base, PurePosixPath(self._where))
         else:
             self._where = f"lineages/{asked.lineage}/{NAME}"
-            self._aside = SetAside(lineage, PurePosixPath(NAME), asked.owner)
+            self._aside = SetAside(lineage, PurePosixPath(NAME))
         self._asked, self._check = asked, check
-        self._seen, self._owner, self._base = asked.seen, asked.owner, base
+        self._seen, self._base = asked.seen, base
         self._pattern, self._keep = asked.wanted.pattern.removeprefix(HOME), asked.wanted.keep
         parts = reversed(PurePosixPath(self._pattern).parts)
         self._varies = next((place for place, part in enumerate(parts) if _ANY.search(part)), 0)
@@ -326,7 +324,7 @@ class ProgramReader:
     def _give(self, source: "MatchedPath | _Version", target: int) -> bool:
         """Copy a checkpoint into another lineage, and return whether it stayed the same meanwhile."""
         path = source.path
-        parent = open_parents(target, (NAME, str(GIVEN), *path.parts[:-1]), self._owner)
+        parent = open_parents(target, (NAME, str(GIVEN), *path.parts[:-1]))
         try:
             try:
                 self._write_back(parent, path.name, source)
@@ -357,7 +355,7 @@ class ProgramReader:
     # --- looking
 
     def _present(self) -> list[MatchedPath]:
-        """Return the paths that the pattern names; nothing of another user, nor what came with the code.
+        """Return the paths that the pattern names, without what came with the code.
 
         A text that names the newest one, or what is written beside, counts where there is nothing else.
 
@@ -371,7 +369,6 @@ class ProgramReader:
             if each.files
             and not is_temporary(each.path, self._pattern)
             and ignored.get(str(each.path)) != [list(file) for file in each.files]
-            and is_of(each, self._owner)
         ]
         return [
             each for each in found if not is_pointer(self._base, each) and not self._is_beside(each)
@@ -658,7 +655,6 @@ class ProgramReader:
                     os.symlink(written, draft, dir_fd=directory)
                 else:
                     fd = os.open(draft, _NEW_FILE, 0o600, dir_fd=directory)
-                    self._own(fd)
                     with os.fdopen(fd, "w", encoding="utf-8") as file:
                         file.write(written)
                 os.rename(draft, pointer, src_dir_fd=directory, dst_dir_fd=directory)
@@ -721,7 +717,7 @@ class ProgramReader:
     def _look_again(self, path: PurePosixPath) -> MatchedPath | None:
         with suppress(TooMany):
             found = look_at(self._base, path)
-            return found if found is not None and found.files and is_of(found, self._owner) else None
+            return found if found is not None and found.files else None
         return None
 
     def _versions(self) -> list[_Version]:
@@ -772,7 +768,7 @@ class ProgramReader:
     def _restore(self, version: _Version) -> None:
         """Put a kept version in the place of what is there now; may raise OSError."""
         kept, name = self._kept / str(version.number), version.path.name
-        parent = open_parents(self._base, version.path.parts[:-1], self._owner)
+        parent = open_parents(self._base, version.path.parts[:-1])
         draft, torn = f".{name}.restored", f".{name}.torn"
         try:
             for old in (draft, torn):
@@ -795,9 +791,8 @@ class ProgramReader:
             return self._write_file(parent, draft, source, source.path.name)
         os.mkdir(draft, 0o700, dir_fd=parent)
         with directory_at(parent, PurePosixPath(draft)) as fd:
-            self._own(fd)
             for path, *_ in source.files:
-                inner = open_parents(fd, PurePosixPath(path).parts[:-1], self._owner)
+                inner = open_parents(fd, PurePosixPath(path).parts[:-1])
                 try:
                     self._write_file(inner, PurePosixPath(path).name, source, path)
                 finally:
@@ -807,7 +802,6 @@ class ProgramReader:
     def _write_file(self, parent: int, name: str, source: "MatchedPath | _Version", file: str) -> None:
         with self._open(source, file) as old:
             fd = os.open(name, _NEW_FILE, 0o600, dir_fd=parent)
-            self._own(fd)
             _copy_to(old, fd, self._check)
 
     def _open(self, source: "MatchedPath | _Version", file: str) -> AbstractContextManager[int]:
@@ -815,10 +809,6 @@ class ProgramReader:
         if isinstance(source, MatchedPath):
             return open_below(self._base, source.below(file))
         return open_below(self._kept / str(source.number) / "files", PurePosixPath(file))
-
-    def _own(self, fd: int) -> None:
-        if os.geteuid() == 0:
-            os.fchown(fd, self._owner.uid, self._owner.gid)
 
     # --- notes beside the run directory
 

@@ -65,7 +65,6 @@ class MatchedPath:
     path: PurePosixPath
     files: Fingerprint
     is_directory: bool
-    owners: frozenset[int]
     problem: str | None = None  # why it cannot be looked at as a whole
 
     @property
@@ -206,7 +205,7 @@ def describe_miss(base: int, pattern: str) -> str:
         ]
         if named:
             return _LINK.format(named[0])
-    return "what has that name is empty, temporary, came with the code, or belongs to somebody else"
+    return "what has that name is empty, temporary, or came with the code"
 
 
 @dataclass(slots=True)
@@ -246,10 +245,9 @@ class _Search:
 
     def match(self, path: PurePosixPath, mode: int) -> MatchedPath | None:
         """Return a file, or a directory with its files; None for anything else."""
-        owners: set[int] = set()
         if stat.S_ISREG(mode):
-            files = self._status(path.parent, {path.name: path.name}, owners)
-            return MatchedPath(path, tuple(files), is_directory=False, owners=frozenset(owners))
+            files = self._status(path.parent, {path.name: path.name})
+            return MatchedPath(path, tuple(files), is_directory=False)
         if not stat.S_ISDIR(mode):
             return None
         files, waiting, problem = [], [PurePosixPath()], None
@@ -257,24 +255,21 @@ class _Search:
             here = waiting.pop()
             entries = self.entries(path / here)
             names = {name: str(here / name) for name, kind in entries if stat.S_ISREG(kind)}
-            files += self._status(path / here, names, owners)
+            files += self._status(path / here, names)
             waiting += [here / name for name, kind in entries if stat.S_ISDIR(kind)]
             if len(here.parts) >= MAX_DEPTH:
                 problem = f"has directories deeper than {MAX_DEPTH} levels"
             elif len(files) > MAX_FILES:
                 problem = f"has more than {MAX_FILES} files"
-        return MatchedPath(path, tuple(sorted(files)), True, frozenset(owners), problem)  # noqa: FBT003
+        return MatchedPath(path, tuple(sorted(files)), is_directory=True, problem=problem)
 
-    def _status(
-        self, here: PurePosixPath, names: dict[str, str], owners: set[int]
-    ) -> list[tuple[str, int, int, int]]:
+    def _status(self, here: PurePosixPath, names: dict[str, str]) -> list[tuple[str, int, int, int]]:
         """Return the fingerprint of files in one directory, by the names that they have in it."""
         found: list[tuple[str, int, int, int]] = []
         with suppress(OSError), directory_at(self.base, here) as fd:
             for name, shown in names.items():
                 with suppress(OSError):  # removed meanwhile
                     status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-                    owners.add(status.st_uid)
                     found.append((shown, status.st_ino, status.st_size, status.st_mtime_ns))
         return found
 

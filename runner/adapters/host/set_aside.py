@@ -19,7 +19,6 @@ from typing import Final
 from uuid import uuid4
 
 from runner.adapters.host.program_files import DIRECTORY, MatchedPath, TooMany, directory_at, find_matches
-from runner.core.ports.users import Owner
 
 NAME: Final = "set-aside"
 
@@ -36,10 +35,9 @@ class SetAside:
 
     parent: int | Path
     place: PurePosixPath  # of the attempts, below the parent
-    owner: Owner
 
     def found(self, pattern: str) -> Iterator[tuple[int, MatchedPath]]:
-        """Yield the owner's copies set aside, with its attempt, that of the newest attempt first."""
+        """Yield each copy set aside, with its attempt, that of the newest attempt first."""
         try:
             with directory_at(self.parent, self.place) as place:
                 names = os.listdir(place)
@@ -58,7 +56,7 @@ class SetAside:
         """
         parts = (*self.place.parts, str(attempt), *path.parts[:-1])
         with directory_at(base, path.parent) as source, directory_at(self.parent, PurePosixPath()) as parent:
-            target = open_parents(parent, parts, self.owner)
+            target = open_parents(parent, parts)
             try:
                 remove(target, path.name)
                 os.rename(path.name, path.name, src_dir_fd=source, dst_dir_fd=target)
@@ -72,7 +70,7 @@ class SetAside:
             OSError: the file system refuses it.
         """
         with directory_at(self.parent, self.place / str(attempt) / path.parent) as source:
-            target = open_parents(base, path.parts[:-1], self.owner)
+            target = open_parents(base, path.parts[:-1])
             try:
                 with suppress(FileNotFoundError):
                     os.stat(path.name, dir_fd=target, follow_symlinks=False)
@@ -85,30 +83,22 @@ class SetAside:
     def _of(self, place: int, attempt: int, pattern: str) -> list[MatchedPath]:
         try:
             with directory_at(place, PurePosixPath(str(attempt))) as inner:
-                found = find_matches(inner, pattern)
+                return find_matches(inner, pattern)
         except (OSError, TooMany):
             return []
-        return [each for each in found if is_of(each, self.owner)]
-
-
-def is_of(match: MatchedPath, owner: Owner) -> bool:
-    """Return True if all files belong to an owner; a daemon without rights reads only what it may."""
-    return os.geteuid() != 0 or match.owners <= {owner.uid}
 
 
 def _is_number(name: str) -> bool:
     return name.isascii() and name.isdecimal() and len(name) < 10
 
 
-def open_parents(base: int, parts: tuple[str, ...], owner: Owner) -> int:
-    """Return a descriptor of a directory, whose missing parts are made for its owner; may raise OSError."""
+def open_parents(base: int, parts: tuple[str, ...]) -> int:
+    """Return a descriptor of a directory, whose missing parts are made; may raise OSError."""
     fd = os.dup(base)
     for part in parts:
         try:
             with suppress(FileExistsError):
                 os.mkdir(part, 0o700, dir_fd=fd)
-                if os.geteuid() == 0:
-                    os.chown(part, owner.uid, owner.gid, dir_fd=fd, follow_symlinks=False)
             inner = os.open(part, DIRECTORY, dir_fd=fd)
         finally:
             os.close(fd)

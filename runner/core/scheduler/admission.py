@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from runner.base.readable import readable_size
+from runner.base.readable import readable_count, readable_size
 from runner.core.scheduler.calendar import Calendar
 from runner.core.scheduler.config import Quota, Quotas
 from runner.core.scheduler.device_selection import select_devices
-from runner.core.scheduler.formatting import describe_request, format_count, format_cpus
+from runner.core.scheduler.formatting import describe_request, format_cpus
 from runner.core.scheduler.placement import Placements, matches_request
 from runner.core.scheduler.snapshot import PendingJob, ResourceRequest, SchedulableDevice, Snapshot
 
@@ -143,7 +143,7 @@ def check_queued(
 
 def _quota(holder: str, quota: Quota, gpus: int, queued: int, jobs: int) -> Iterator[Refusal]:
     if quota.devices is not None and gpus > quota.devices:
-        maximum = format_count(quota.devices, "device")
+        maximum = readable_count(quota.devices, "device")
         text = f"{holder} may have {maximum} at a time, and this job asks for {gpus}"
         yield Refusal(RefusalReason.COUNT, text)
     if quota.jobs == 0:
@@ -152,5 +152,5 @@ def _quota(holder: str, quota: Quota, gpus: int, queued: int, jobs: int) -> Iter
         more = f"; this submission has {jobs}" if jobs > 1 else ""
         yield Refusal(
             RefusalReason.QUOTA,
-            f"{holder} may have {format_count(quota.queued, 'job')} waiting, and has {queued}{more}",
+            f"{holder} may have {readable_count(quota.queued, 'job')} waiting, and has {queued}{more}",
         )

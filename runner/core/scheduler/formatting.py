@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from runner.base.readable import readable_size
+from runner.base.readable import readable_count, readable_size
 from runner.core.scheduler.placement import RequestClass
 from runner.core.scheduler.snapshot import (
     DeviceKind,
@@ -61,10 +61,6 @@ def format_zone(snapshot: Snapshot) -> str:
     return f"UTC{sign}{ahead}" if hours or minutes else "UTC"
 
 
-def format_count(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def format_job_ids(ids: Sequence[str]) -> str:
     """Return job ids as text, shortened if there are many: ``jobs 2, 3, 4 and 96 others``."""
     if len(ids) == 1:
@@ -87,7 +83,7 @@ def describe_request(request: ResourceRequest) -> str:
     linked = "linked " if request.linked and request.gpus > 1 else ""
     brand = "" if request.models or not request.vendor else f"{BRANDS.get(request.vendor, request.vendor)} "
     noun = f"{linked}{brand}{nouns[request.kind]}"
-    return f"{format_count(request.gpus, noun)}{''.join(_conditions(request))}"
+    return f"{readable_count(request.gpus, noun)}{''.join(_conditions(request))}"
 
 
 def _conditions(request: ResourceRequest) -> Iterator[str]:

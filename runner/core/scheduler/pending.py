@@ -13,7 +13,7 @@ from functools import cached_property
 from math import exp2, inf, log2
 from typing import Final
 
-from runner.base.readable import readable_size
+from runner.base.readable import readable_count, readable_size
 from runner.core.scheduler.attained import pending_standing
 from runner.core.scheduler.calendar import DeviceSlot, HostCalendar, Limit
 from runner.core.scheduler.config import SchedulingOrder
@@ -25,7 +25,6 @@ from runner.core.scheduler.formatting import (
     describe_out_of_service,
     describe_request,
     describe_shortage,
-    format_count,
     format_cpus,
     format_job_ids,
     format_time,
@@ -250,7 +249,7 @@ class PendingReasons(Mapping[str, PendingReason]):
         facts = list(self._facts(job, available))
         making_room = self.making_room.get(job.job_id, 0)
         if making_room:
-            facts.append(f"{format_count(making_room, 'job')} making room")
+            facts.append(f"{readable_count(making_room, 'job')} making room")
         else:
             facts += self._protected_holders(job, request_class)
         facts += self._jobs_ahead(job)
@@ -429,7 +428,7 @@ class PendingReasons(Mapping[str, PendingReason]):
             higher = (
                 f" ({position.higher_class_ahead} of a higher class)" if position.higher_class_ahead else ""
             )
-            yield f"{format_count(position.jobs_ahead, 'job')} ahead{higher}"
+            yield f"{readable_count(position.jobs_ahead, 'job')} ahead{higher}"
 
     # --- estimates
 

@@ -127,7 +127,7 @@ def deserialize_policy(text: str | None) -> Policy:
     """Return the policy stored with a job; jobs of an older version have the default policy."""
     if text is None:
         return _shipped(DEFAULT)
-    return parse_policy(text.encode(), _PINNED, PolicySource(paths=False, limited=False))
+    return parse_policy(text.encode(), _PINNED, PolicySource(paths=False))
 
 
 def describe_digest(text: str | None, policy: Policy) -> str:

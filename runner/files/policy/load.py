@@ -71,7 +71,6 @@ class PolicySource:
 
     directory: Path = SHIPPED
     paths: bool = True
-    limited: bool = True  # False: policies that the store has, which older versions accepted
     reader: Callable[[Path], bytes] | None = None  # reads a path with the rights of a user
 
     def names(self) -> tuple[str, ...]:
@@ -172,8 +171,7 @@ def _policy(cursor: Cursor, path: Path, shelf: PolicySource, above: tuple[Path, 
     _check_version(cursor, here)
     parent = _parent(here["extends"], path, shelf, above) if "extends" in here else None
     base = parent or Policy("")
-    if shelf.limited:
-        _drop_long_sections(here)
+    _drop_long_sections(here)
     written = {
         moment: parse_rules(here[name], moment) if name in here else [] for moment, name in SECTIONS.items()
     }
@@ -195,7 +193,7 @@ def _policy(cursor: Cursor, path: Path, shelf: PolicySource, above: tuple[Path, 
         fact = "is required; without a rule every job is held"
         cursor.problems.append(Problem(yaml.START, "on_exit", fact))
     count = sum(len(rules) for rules in merged.values())
-    if shelf.limited and count > MAX_RULES and not cursor.problems:
+    if count > MAX_RULES and not cursor.problems:
         fact = f"has {count} rules with those that it inherits, and the limit is {MAX_RULES}; remove some"
         cursor.problems.append(Problem(yaml.START, "", fact))
     return policy

@@ -195,17 +195,6 @@ def test_no_look_reads_more_manifests_than_fit_into_a_limit(
     assert lineage.saved(Verification.SIZES).steps == (4, 3)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root has files of two users")
-def test_a_hard_link_to_a_file_of_another_user_is_no_checkpoint(lineage: Lineage, tmp_path: Path) -> None:
-    where = lineage.checkpoint(10)
-    (tmp_path / "foreign").write_bytes(b"weights")
-    (where / "state").unlink()
-    (where / "state").hardlink_to(tmp_path / "foreign")
-    os.chown(where, 1234, 1234)
-    found = lineage.saved(Verification.SIZES)
-    assert found.rejected == ("step-00000010: state: belongs to another user than the checkpoint",)
-
-
 def test_a_copy_keeps_holes_and_names(lineage: Lineage, tmp_path: Path) -> None:
     where, size = lineage.sparse(10), 8 * TIB
     with (where / "state").open("r+b") as file:

@@ -61,7 +61,6 @@ from jobs.contract.profile import thread_count as thread_count
 from jobs.contract.reading import MAX_MANIFEST_BYTES as MAX_MANIFEST_BYTES
 from jobs.contract.reading import MAX_REPORT_BYTES as MAX_REPORT_BYTES
 from jobs.contract.reading import CheckpointInvalid as CheckpointInvalid
-from jobs.contract.reading import OpenFile as OpenFile
 from jobs.contract.reading import checkpoints as checkpoints
 from jobs.contract.reading import dump as dump
 from jobs.contract.reading import file_sha256 as file_sha256
@@ -69,11 +68,11 @@ from jobs.contract.reading import first_problem as first_problem
 from jobs.contract.reading import open_directory as open_directory
 from jobs.contract.reading import open_regular as open_regular
 from jobs.contract.reading import open_verified_size as open_verified_size
+from jobs.contract.reading import read_at_most as read_at_most
 from jobs.contract.reading import read_limited as read_limited
 from jobs.contract.reading import read_manifest as read_manifest
 from jobs.contract.reading import read_manifest_in as read_manifest_in
 from jobs.contract.reading import verify as verify
-from jobs.contract.reading import verify_in as verify_in
 from jobs.contract.reports import Effective as Effective
 from jobs.contract.reports import FileDigest as FileDigest
 from jobs.contract.reports import Manifest as Manifest

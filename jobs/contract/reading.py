@@ -9,11 +9,11 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 from pydantic import BaseModel, ValidationError
 
@@ -25,10 +25,6 @@ MAX_REPORT_BYTES: Final = 64 * 1024
 """A status or result file larger than this is not read."""
 
 MAX_MANIFEST_BYTES: Final = 1024 * 1024
-
-
-OpenFile: TypeAlias = Callable[[Path | str, int | None], BufferedReader]
-"""Opens a regular file as ``open_regular`` does: by its path, or by its name in an open directory."""
 
 
 class CheckpointInvalid(Exception):
@@ -52,43 +48,34 @@ def open_directory(path: Path | str, dir_fd: int | None = None) -> Iterator[int]
         os.close(fd)
 
 
-def read_manifest(directory: Path | str, dir_fd: int | None = None) -> Manifest:
-    """Return the manifest of one checkpoint directory; ``dir_fd`` is the open directory that contains it.
+def read_manifest(directory: Path) -> Manifest:
+    """Return the manifest of one checkpoint directory.
 
     Raises:
         CheckpointInvalid: It is missing, too large, no JSON, of a newer contract, or for another step.
     """
-    with _open_checkpoint(directory, dir_fd) as fd:
-        return read_manifest_in(fd, Path(directory).name)
+    with _open_checkpoint(directory) as fd:
+        return read_manifest_in(fd, directory.name)
 
 
-def verify(directory: Path | str, dir_fd: int | None = None) -> Manifest:
+def verify(directory: Path) -> Manifest:
     """Return the manifest of one checkpoint after comparing every file with it.
 
     Raises:
         CheckpointInvalid: The manifest is invalid, or a file is missing, of another size or of other content.
     """
-    with _open_checkpoint(directory, dir_fd) as fd:
-        return verify_in(fd, Path(directory).name)
-
-
-def verify_in(fd: int, name: str) -> Manifest:
-    """Return the manifest of an open checkpoint directory as ``verify`` does; ``name`` is its name.
-
-    Raises:
-        CheckpointInvalid: The manifest is invalid, or a file is missing, of another size or of other content.
-    """
-    manifest = read_manifest_in(fd, name)
-    for file, expected in manifest.files.items():
-        verify_file(fd, file, expected)
-    return manifest
+    with _open_checkpoint(directory) as fd:
+        manifest = read_manifest_in(fd, directory.name)
+        for file, expected in manifest.files.items():
+            _verify_file(fd, file, expected)
+        return manifest
 
 
 @contextmanager
-def _open_checkpoint(directory: Path | str, dir_fd: int | None) -> Iterator[int]:
+def _open_checkpoint(directory: Path) -> Iterator[int]:
     with ExitStack() as stack:
         try:
-            fd = stack.enter_context(open_directory(directory, dir_fd))
+            fd = stack.enter_context(open_directory(directory))
         except FileNotFoundError as error:
             raise CheckpointInvalid("no manifest: the save did not finish") from error
         except OSError as error:
@@ -96,16 +83,14 @@ def _open_checkpoint(directory: Path | str, dir_fd: int | None) -> Iterator[int]
         yield fd
 
 
-def read_manifest_in(fd: int, name: str, open_file: OpenFile | None = None) -> Manifest:
+def read_manifest_in(fd: int, name: str) -> Manifest:
     """Return the manifest in an open checkpoint directory; ``name`` is the name of the directory.
-
-    ``open_file`` opens it instead of ``open_regular``.
 
     Raises:
         CheckpointInvalid: It is missing, too large, no JSON, of a newer contract, or for another step.
     """
     try:
-        manifest = Manifest.model_validate_json(read_limited(MANIFEST, MAX_MANIFEST_BYTES, fd, open_file))
+        manifest = Manifest.model_validate_json(read_limited(MANIFEST, MAX_MANIFEST_BYTES, fd))
     except FileNotFoundError as error:
         raise CheckpointInvalid("no manifest: the save did not finish") from error
     except OSError as error:
@@ -143,18 +128,14 @@ def open_regular(path: Path | str, dir_fd: int | None = None) -> BufferedReader:
     return os.fdopen(fd, "rb")
 
 
-def file_sha256(path: Path | str, dir_fd: int | None = None) -> str:
+def file_sha256(path: Path) -> str:
     """Return the SHA-256 of the content of a regular file, in hexadecimal digits."""
-    with open_regular(path, dir_fd) as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def open_verified_size(
-    fd: int, name: str, expected: FileDigest, open_file: OpenFile | None = None
-) -> BufferedReader:
+def open_verified_size(fd: int, name: str, expected: FileDigest) -> BufferedReader:
     """Open a file of an open checkpoint directory, after comparing its size with the manifest.
-
-    ``open_file`` opens it instead of ``open_regular``.
 
     Raises:
         CheckpointInvalid: The file is missing, not regular, of another size, or not in this directory.
@@ -162,7 +143,7 @@ def open_verified_size(
     if "/" in name or name in {"", ".", ".."}:
         raise CheckpointInvalid(f"manifest names a file outside the checkpoint: {name!r}")
     try:
-        file = (open_file or open_regular)(name, fd)
+        file = open_regular(name, fd)
     except (OSError, ValueError) as error:
         raise CheckpointInvalid(f"{name}: {getattr(error, 'strerror', None) or error}") from error
     size = os.fstat(file.fileno()).st_size
@@ -172,7 +153,7 @@ def open_verified_size(
     return file
 
 
-def verify_file(fd: int, name: str, expected: FileDigest) -> None:
+def _verify_file(fd: int, name: str, expected: FileDigest) -> None:
     """Compare one file of an open checkpoint directory with the manifest: its size, then its content.
 
     Raises:
@@ -187,16 +168,19 @@ def verify_file(fd: int, name: str, expected: FileDigest) -> None:
         raise CheckpointInvalid(f"{name}: content differs from its sha256")
 
 
-def read_limited(
-    path: Path | str, limit: int, dir_fd: int | None = None, open_file: OpenFile | None = None
-) -> bytes:
-    """Return the content of a small regular file; ``open_file`` opens it instead of ``open_regular``.
+def read_limited(path: Path | str, limit: int, dir_fd: int | None = None) -> bytes:
+    """Return the content of a small regular file.
 
     Raises:
         OSError: The file is missing, not regular, or larger than ``limit`` bytes.
     """
-    with (open_file or open_regular)(path, dir_fd) as file:
-        raw = file.read(limit + 1)
+    with open_regular(path, dir_fd) as file:
+        return read_at_most(file, limit)
+
+
+def read_at_most(file: BufferedReader, limit: int) -> bytes:
+    """Return the content of an open file; may raise OSError, also if it is larger than ``limit`` bytes."""
+    raw = file.read(limit + 1)
     if len(raw) > limit:
         raise OSError(errno.EFBIG, f"larger than {limit} bytes")
     return raw

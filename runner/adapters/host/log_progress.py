@@ -10,14 +10,15 @@ import math
 import os
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from io import BufferedReader
 from pathlib import Path
 from threading import Lock
 from typing import Final, NamedTuple
 
-from jobs.contract import OpenFile, Phase, Status, open_regular
+from jobs.contract import Phase, Status, open_regular
 from runner.core.accounting.curve_set import LogNumbers
 from runner.files.job.progress import FIELDS, compile_pattern
 
@@ -168,7 +169,7 @@ class LogProgressReader:
 
     path: Path
     pattern: str | None
-    open_file: OpenFile = open_regular
+    open_file: Callable[[Path], BufferedReader] = open_regular
     _offset: int = 0
     _rest: bytes = b""
     _known: dict[str, float] = field(default_factory=dict)
@@ -199,7 +200,7 @@ class LogProgressReader:
     def _read(self) -> None:
         """Take in what the log has gained since the last look."""
         try:
-            file = self.open_file(self.path, None)
+            file = self.open_file(self.path)
         except OSError:
             return
         with file:

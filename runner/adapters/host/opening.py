@@ -7,7 +7,6 @@ they belong to a user in a directory of root.
 
 import errno
 import os
-import re
 import stat
 from pathlib import Path
 from typing import Final
@@ -16,8 +15,6 @@ from runner.adapters.host.paths import openat2
 
 RUN_NAME: Final = r"^([1-9][0-9]{0,17}|\.canary-[0-9a-f]{16})$"
 """The name of a run directory: a job's number, or that of a canary that has none yet."""
-
-LEAVES: Final = frozenset({"attempts", "lineages", "homes", "cache", "work"})
 
 _BELOW: Final = 0x01 | 0x02 | 0x04 | 0x08  # RESOLVE_NO_XDEV, NO_MAGICLINKS, NO_SYMLINKS, BENEATH
 _FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -28,8 +25,6 @@ class RunFileOpener:
 
     def __init__(self, jobs: Path) -> None:
         self._root = os.open(jobs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._real = Path(f"/proc/self/fd/{self._root}").readlink()
-        self._mount = mount_id(self._root)
 
     def open_below(self, run: str, path: str, *, directory: bool) -> int:
         """Return a descriptor of what a path below a run directory leads to; the caller closes it.
@@ -50,20 +45,6 @@ class RunFileOpener:
         finally:
             os.close(top)
 
-    def open_in(self, parent: int, name: str, *, directory: bool) -> int:
-        """Return a descriptor of an entry of an open directory of a run directory; the caller closes it.
-
-        Raises:
-            OSError: the directory is none of those, or the entry is not there or belongs to another user.
-        """
-        if not stat.S_ISDIR(os.fstat(parent).st_mode) or mount_id(parent) != self._mount:
-            raise OSError(errno.EXDEV, "not a directory of a job")
-        real = Path(f"/proc/self/fd/{parent}").readlink()
-        below = real.parts[len(self._real.parts) :] if real.is_relative_to(self._real) else ()
-        if len(below) < 2 or not is_run_name(below[0]) or below[1] not in LEAVES:
-            raise OSError(errno.EXDEV, "not a directory of a job")
-        return self._checked(parent, name, directory=directory)
-
     @staticmethod
     def _checked(parent: int, name: str, *, directory: bool) -> int:
         if "/" in name or name in {"", ".", ".."}:
@@ -81,11 +62,6 @@ class RunFileOpener:
         return descriptor
 
 
-def is_run_name(name: str) -> bool:
-    """Return True if a directory of this name is that of a job or a canary."""
-    return re.fullmatch(RUN_NAME, name) is not None
-
-
 def is_openat2_there() -> bool:
     """Return True if the kernel can keep a path below a directory (Linux 5.6)."""
     root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -96,14 +72,6 @@ def is_openat2_there() -> bool:
     finally:
         os.close(root)
     return True
-
-
-def mount_id(descriptor: int) -> int:
-    """Return the number of the mount that an open file was reached through, unique on this host."""
-    for line in Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines():
-        if line.startswith("mnt_id:"):
-            return int(line.split()[1])
-    raise OSError(errno.ENOSYS, "the kernel does not say the mount of a file")
 
 
 def _open_below(parent: int, path: str, flags: int) -> int:

@@ -32,7 +32,7 @@ from jobs.contract import (
     checkpoint_name,
     dump,
     open_directory,
-    read_limited,
+    read_at_most,
 )
 from runner.adapters.host import log_quota, terminal
 from runner.adapters.host.giving import give_tree
@@ -514,8 +514,8 @@ class HostRunDirectory:
     def _report(self, path: Path, model: type[R]) -> R | None:
         """Return the content of a JSON file of a job, None if it is missing, too large or malformed."""
         try:
-            raw = read_limited(path, MAX_REPORT_BYTES, open_file=self._files.open_file)
-            return model.model_validate_json(raw)
+            with self._files.open_file(path) as file:
+                return model.model_validate_json(read_at_most(file, MAX_REPORT_BYTES))
         except (OSError, ValidationError):
             return None
 

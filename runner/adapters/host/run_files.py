@@ -18,10 +18,10 @@ from jobs.contract import open_directory, open_regular
 class RunFiles(Protocol):
     """Access of a daemon to what lies below its run directories."""
 
-    def open_file(self, path: Path | str, dir_fd: int | None = None) -> BufferedReader:
-        """Open a regular file; ``dir_fd`` is the open directory that contains it; may raise OSError."""
+    def open_file(self, path: Path) -> BufferedReader:
+        """Open a regular file; may raise OSError."""
 
-    def open_directory(self, path: Path | str, dir_fd: int | None = None) -> AbstractContextManager[int]:
+    def open_directory(self, path: Path) -> AbstractContextManager[int]:
         """Open a directory and yield its descriptor; may raise OSError."""
 
 
@@ -38,9 +38,6 @@ class OpensBelow(Protocol):
     def open_below(self, run: str, path: str, *, directory: bool) -> int:
         """Return a descriptor of what a path below a run directory leads to; may raise OSError."""
 
-    def open_in(self, parent: int, name: str, *, directory: bool) -> int:
-        """Return a descriptor of an entry of an open directory; may raise OSError."""
-
 
 @dataclass(frozen=True, slots=True)
 class FilesBelow:
@@ -49,19 +46,17 @@ class FilesBelow:
     opener: OpensBelow
     jobs: Path
 
-    def open_file(self, path: Path | str, dir_fd: int | None = None) -> BufferedReader:
-        return os.fdopen(self._open(path, dir_fd, directory=False), "rb")
+    def open_file(self, path: Path) -> BufferedReader:
+        return os.fdopen(self._open(path, directory=False), "rb")
 
     @contextmanager
-    def open_directory(self, path: Path | str, dir_fd: int | None = None) -> Iterator[int]:
-        descriptor = self._open(path, dir_fd, directory=True)
+    def open_directory(self, path: Path) -> Iterator[int]:
+        descriptor = self._open(path, directory=True)
         try:
             yield descriptor
         finally:
             os.close(descriptor)
 
-    def _open(self, path: Path | str, dir_fd: int | None, *, directory: bool) -> int:
-        if dir_fd is not None:
-            return self.opener.open_in(dir_fd, str(path), directory=directory)
+    def _open(self, path: Path, *, directory: bool) -> int:
         run, _, below = str(path)[len(str(self.jobs)) + 1 :].partition("/")
         return self.opener.open_below(run, below, directory=directory)

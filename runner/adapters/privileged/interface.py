@@ -299,9 +299,6 @@ class PrivilegedRuns(Protocol):
     def open_below(self, run: RunName, path: RelativePath, *, directory: bool) -> Descriptor:
         """Open a regular file or a directory below a run directory for reading."""
 
-    def open_in(self, parent: Descriptor, name: RelativePath, *, directory: bool) -> Descriptor:
-        """Open an entry of a directory that lies in a run directory for reading."""
-
 
 class PrivilegedHost(Protocol):
     """Operations that belong to none of the others."""

@@ -71,9 +71,8 @@ class RootRuns:
 
     def __init__(self, site: PrivilegedSite) -> None:
         self._site = site
-        all_, opener = HostRunDirectories(site.jobs), RunFileOpener(site.jobs)
+        all_, self.open_below = HostRunDirectories(site.jobs), RunFileOpener(site.jobs).open_below
         self.size, self.use, self.remove, self.sweep = all_.size, all_.use, all_.remove, all_.sweep
-        self.open_below, self.open_in = opener.open_below, opener.open_in
 
     def run(self, key: RunOf) -> _OwnPaths:
         """Return the run directory of a key; may raise Refused."""

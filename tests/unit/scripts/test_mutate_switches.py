@@ -37,7 +37,12 @@ def test_the_plain_value_of_a_switch_is_that_of_a_profile_without_it() -> None:
 
 def test_an_item_that_names_a_switch_names_the_test_that_fails_without_it() -> None:
     """Every item of the ledgers is held to it by ``sources.problems``."""
-    about: dict[str, Any] = {"id": "A1", "item": "masks", "answer": "built", "where": ["gpu_job_runner/attach.py"]}
+    about: dict[str, Any] = {
+        "id": "A1",
+        "item": "masks",
+        "answer": "built",
+        "where": ["gpu_job_runner/attach.py"],
+    }
     about["note"] = "attention: cached_mask, and memory_log"
     neutral = "tests/unit/jobs/workloads/test_causal_lm.py::test_every_way_gives_the_same_loss_and_gradient"
     lacking = sources.Item.model_validate(about | {"test": [neutral]})

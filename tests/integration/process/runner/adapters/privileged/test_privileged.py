@@ -5,7 +5,6 @@ import os
 import random
 import socket
 import stat
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,7 +25,7 @@ from runner.adapters.host.run_files import FilesBelow
 from runner.adapters.host.users import HostUsers
 from runner.adapters.privileged.checks import Walls
 from runner.adapters.privileged.client import PrivilegedClient
-from runner.adapters.privileged.interface import PRIVILEGED, PrivilegedRun
+from runner.adapters.privileged.interface import PrivilegedRun
 from runner.adapters.privileged.remote import (
     RemoteExecutor,
     RemotePackages,
@@ -470,34 +469,6 @@ def test_nothing_outside_of_a_run_directory_is_opened(two: Two, run: str, path: 
         os.close(two.connection.runs.open_below(run, path, directory=False))
 
 
-def test_only_a_directory_of_a_job_is_looked_into(two: Two) -> None:
-    two.directory.create()
-    for place in (Path("/etc"), two.state, two.state / "jobs" / "1", Path("/proc")):
-        descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
-        with pytest.raises(OSError, match="not a directory of a job"):
-            two.connection.runs.open_in(descriptor, "passwd", directory=False)
-        os.close(descriptor)
-    with two.connection.connections.connect() as connection:
-        send(connection, b'{"op": "runs.open_in", "name": "passwd", "directory": false}')
-        answer, _ = receive(connection, MAX_ANSWER_BYTES)
-    with pytest.raises(Refused, match="takes 1 descriptors, and 0 came"):
-        PRIVILEGED.errors.raise_if_any(answer)
-
-
-def test_a_directory_that_is_mounted_over_one_of_a_job_is_not_looked_into(two: Two) -> None:
-    """A daemon that was taken over may mount what it likes in a namespace of its own."""
-    two.directory.create()
-    place = two.state / "jobs" / "1" / "attempts"
-    subprocess.run(["mount", "--bind", "/etc", str(place)], check=True)
-    try:
-        descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
-    with pytest.raises(OSError, match="not a directory of a job"):
-        two.connection.runs.open_in(descriptor, "passwd", directory=False)
-    os.close(descriptor)
-
-
 @pytest.mark.parametrize("thing", ["roots", "link"])
 def test_nothing_in_the_draft_of_a_lineage_is_given_away(two: Two, thing: str) -> None:
     directory = two.directory
@@ -543,7 +514,6 @@ def shapes() -> list[dict[str, Any]]:
         {"op": "run.there", **run, **numbers},
         {"op": "run.keep", **run, "attempt": 1, "name": "exit.json", "text": "{}"},
         {"op": "runs.open_below", "run": "1", "path": "attempts", "directory": True},
-        {"op": "runs.open_in", "name": "x", "directory": True},
     ]
 
 

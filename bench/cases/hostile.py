@@ -20,9 +20,10 @@ from functools import partial
 from statistics import median
 from typing import Final
 
-from bench.support.daemon import BenchDaemon, running_daemon
+from bench.support.daemon import running_daemon
 from bench.support.result import Aim, CannotMeasure, Line, Result, Series
 from bench.support.scratch import Effort, Scratch
+from bench.support.slices import Slices, slices
 from runner.base.errors import RunnerError
 from runner.client.autostart import Endpoint
 from runner.client.client import Client
@@ -36,6 +37,9 @@ VICTIM: Final = FIRST_UID + 9
 SETTINGS: Final = "unknown_uids: accept\nsystem_wide: true\n"
 SESSIONS: Final = 16
 FLOODERS: Final = 8
+WEIGHT: Final = 400
+"""``CPUWeight`` of the daemon's unit."""
+
 MATRIX: Final = 250
 """Jobs of one submission, whose answer a client awaits for 30 s."""
 
@@ -54,15 +58,12 @@ def measure(scratch: Scratch) -> Iterator[Line]:
     """Yield the times of another user's commands under load, beside those of the quiet daemon.
 
     Raises:
-        CannotMeasure: only root can be several users.
+        CannotMeasure: only root can be several users, each with a control group.
     """
     if os.geteuid() != 0:
         raise CannotMeasure("only root can be several users")
-    with ExitStack() as daemons:
-        here, elsewhere = (
-            _endpoint(daemons.enter_context(running_daemon(scratch.directory(name), "process", SETTINGS, 64)))
-            for name in ("shared", "other")
-        )
+    with slices() as groups, ExitStack() as daemons:
+        here, elsewhere = (_daemon(daemons, groups, scratch, name) for name in ("shared", "other"))
         times: dict[str, list[dict[str, float]]] = {QUIET: [], ELSEWHERE: [], HERE: []}
         for _ in range(ROUNDS):
             for name, loaded in ((QUIET, None), (ELSEWHERE, elsewhere), (HERE, here)):
@@ -70,8 +71,8 @@ def measure(scratch: Scratch) -> Iterator[Line]:
                     for number, load in enumerate((flood, check, stream, wait)):
                         if loaded is not None:
                             work = partial(load, loaded, scratch.effort)
-                            stack.enter_context(_as_user(FIRST_UID + number, work))
-                    times[name].append(_victim(here, scratch.effort.asked))
+                            stack.enter_context(_as_user(groups, FIRST_UID + number, work))
+                    times[name].append(_victim(groups, here, scratch.effort.asked))
     for asked in ASKED:
         quiet, control, ours = (
             Series(f"{asked}, {name}", "ms", tuple(each[asked] for each in found))
@@ -81,17 +82,19 @@ def measure(scratch: Scratch) -> Iterator[Line]:
         yield Result(BENCH, control, quiet)
 
 
-def _endpoint(daemon: BenchDaemon) -> Endpoint:
+def _daemon(daemons: ExitStack, groups: Slices, scratch: Scratch, name: str) -> Endpoint:
+    with groups.entered(f"services/{name}", WEIGHT):
+        daemon = daemons.enter_context(running_daemon(scratch.directory(name), "process", SETTINGS, 64))
     return Endpoint(str(daemon.client.endpoint.socket), None)
 
 
 @contextmanager
-def _as_user(uid: int, load: Callable[[Callable[[], object]], None]) -> Iterator[None]:
+def _as_user(groups: Slices, uid: int, load: Callable[[Callable[[], object]], None]) -> Iterator[None]:
     """Keep a load running in a process of a user; it is under way before the block begins."""
     begun = _FORK.Event()
 
     def run() -> None:
-        _become(uid)
+        _become(groups, uid)
         load(begun.set)
 
     process = _FORK.Process(target=run, daemon=True)
@@ -108,19 +111,20 @@ def _as_user(uid: int, load: Callable[[Callable[[], object]], None]) -> Iterator
         process.join()
 
 
-def _become(uid: int) -> None:
+def _become(groups: Slices, uid: int) -> None:
+    groups.enter(f"logins/{uid}")
     os.setsid()
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
 
 
-def _victim(here: Endpoint, times: int) -> dict[str, float]:
+def _victim(groups: Slices, here: Endpoint, times: int) -> dict[str, float]:
     """Return the median time of each command in milliseconds, asked by a user of its own."""
     ours, theirs = _FORK.Pipe()
 
     def run() -> None:
-        _become(VICTIM)
+        _become(groups, VICTIM)
         theirs.send(_ask(Client(here), times))
 
     process = _FORK.Process(target=run, daemon=True)

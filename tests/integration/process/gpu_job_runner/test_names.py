@@ -47,3 +47,17 @@ def test_a_folder_that_hides_the_client_is_named(own: Path) -> None:
         f"ImportError: {own}/runner/__init__.py: hides the package runner of gpu-job-runner from this "
         "program; rename that folder, or start Python with -P"
     )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("jobs.attach import attach_states", "gpu_job_runner.attach"),
+        ("jobs.integrations import lightning", "gpu_job_runner.integrations"),
+    ],
+)
+def test_an_old_name_works_and_says_the_new_one(tmp_path: Path, old: str, new: str) -> None:
+    module = old.partition(" ")[0]
+    done = run(tmp_path, f"import sys\ntry:\n    from {old}\nexcept ImportError:\n    raise\nprint('well')\n")
+    assert done.stdout == "well\n", done.stderr
+    assert f"DeprecationWarning: {module} is called {new} since version 0.1" in done.stderr

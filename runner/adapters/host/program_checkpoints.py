@@ -410,7 +410,8 @@ class ProgramReader:
         torn: list[tuple[MatchedPath, str]] = []
         for place, each in enumerate(ranked):
             is_new = each.digest not in self._order.seen
-            if is_new and how is Verification.SIZES and not self._may_count(each, ranked[place + 1 :]):
+            is_open = is_new and how is Verification.SIZES and not whole  # none that was written later counts
+            if is_open and not self._may_count(each, ranked[place + 1 :]):
                 continue
             is_read = len(whole) < SURE and (is_new or how is not Verification.SIZES)
             fact = each.problem or (self._lacks(each, ranked[place + 1 :]) if is_new and not whole else None)

@@ -194,6 +194,18 @@ def test_a_directory_that_is_filled_slowly_is_one_checkpoint(
     assert not list((tmp_path / "kept/1").glob("[0-9]*"))
 
 
+def test_a_directory_that_was_passed_over_does_not_become_newer_than_the_next_one(
+    work: Path, checkpoints: ProgramCheckpoints
+) -> None:
+    """The first has no other to be compared with, so it has to rest; the second is seen complete before."""
+    for step in (5, 10):
+        for name in ("model.json", "optimizer.json"):
+            write_now(work / f"out/checkpoint-{step}" / name, b"{}")
+    assert checkpoints.saved(1, NUMBERED, Verification.SIZES).steps == (10, 5)
+    assert checkpoints.saved(1, NUMBERED, Verification.CONTENT).steps == (10, 5)
+    assert checkpoints.choose(1, 2, NUMBERED, None) == ProgramCheckpoint(10, "out/checkpoint-10")
+
+
 def test_what_is_added_to_the_checkpoint_of_a_resume_is_no_progress(
     work: Path, checkpoints: ProgramCheckpoints
 ) -> None:

@@ -25,6 +25,7 @@ from runner.core.policy.economics import ChangeCosts, Overheads, Risk, Work, est
 from runner.core.policy.evaluate import decide, pays
 from runner.core.policy.facts import DecisionPoint, Facts, FactValue
 from runner.core.policy.model import STARTS, Verb
+from runner.core.ports.checkpoints import SavedCheckpoints
 from runner.core.ports.store import DecisionRow, JobRow
 from runner.files.revision import Revision
 from runner.services.jobs import JobService
@@ -141,9 +142,10 @@ class RolloutEvaluator:
         """Return the evaluation of the change."""
         now = self.service.clock.now()
         attempt = _attempt(self.row.job)
-        worth = self._cost_benefit(now)
+        saved = self.service.attempt_service.saved(self.row, attempt.lineage)  # once: it goes on saving
+        worth = self._cost_benefit(now, saved)
         beyond = self._excess_steps(worth)
-        facts = self._facts(now, attempt, worth, beyond=bool(beyond))
+        facts = self._facts(now, attempt, worth, saved, beyond=bool(beyond))
         if not self._runs:  # nothing is interrupted, so nothing has to pay
             facts |= _NO_COST
         pinned = self.service.attempt_service.policy(self.row)
@@ -276,7 +278,7 @@ class RolloutEvaluator:
         return f"the policy {name} does not take such a change up"
 
     def _facts(
-        self, now: datetime, attempt: Attempt, worth: CostBenefit, *, beyond: bool
+        self, now: datetime, attempt: Attempt, worth: CostBenefit, saved: SavedCheckpoints, *, beyond: bool
     ) -> dict[str, object]:
         """Return the facts of the decision point ``change``."""
         directory = self.service.attempt_service.directory(self.row)
@@ -284,7 +286,6 @@ class RolloutEvaluator:
         reports = exit_facts.AttemptReports(
             directory.status(paths), None, directory.effective(paths), directory.rates(paths)
         )
-        saved = self.service.attempt_service.saved(self.row, attempt.lineage)
         fits = self.found.kind not in {ChangeClass.D, ChangeClass.E}
         allowed = ALLOWED in getattr(self.after.job, "allow", ())
         facts: dict[str, FactValue | None] = {
@@ -316,14 +317,14 @@ class RolloutEvaluator:
 
     # --- the arithmetic
 
-    def _cost_benefit(self, now: datetime) -> CostBenefit:
+    def _cost_benefit(self, now: datetime, saved: SavedCheckpoints) -> CostBenefit:
         measured = self.trial.found if self.trial else None
         written = self._written() if self._runs else ()
         pair = self._pair(measured, written, now)
         costs = self._costs(measured, written, pair)
         every = getattr(self.before.job.workload, "eval_every", None)
         case = ChangeCosts(
-            self._work(),
+            self._work(saved),
             costs,
             self._risk(pair.now),
             expect_evaluations(every, pair.now, pair.new, self._running_evaluation(written, now)),
@@ -420,17 +421,15 @@ class RolloutEvaluator:
     def _saving(self) -> Saving:
         return saves_when_asked(self.service, self.row, self.before)
 
-    def _work(self) -> Work:
+    def _work(self, saved: SavedCheckpoints) -> Work:
         """Return the work in steps: in total, done, and saved."""
-        attempt = _attempt(self.row.job)
-        saved = self._saved_step(attempt.lineage)
-        done = float(finished_by(self.service, self.row) or saved)
+        kept = self._saved_step(saved)
+        done = float(finished_by(self.service, self.row) or kept)
         on_demand = self._saving().on_demand
-        return Work(float(steps(self.before) or self._reported_steps()), done, float(saved), on_demand)
+        return Work(float(steps(self.before) or self._reported_steps()), done, float(kept), on_demand)
 
-    def _saved_step(self, lineage: int) -> int:
+    def _saved_step(self, saved: SavedCheckpoints) -> int:
         """Return the step of the newest checkpoint; of one that has none, that at which it was written."""
-        saved = self.service.attempt_service.saved(self.row, lineage)
         if saved.are_steps or saved.changed is None:
             return saved.newest or 0
         until = saved.changed.timestamp()

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from jobs.contract import Phase, Status, dump
+from runner.agent.attempts.service import AttemptService
+from runner.core.ports.checkpoints import SavedCheckpoints
+from runner.core.ports.store import JobRow
 from tests.unit.runner.server.api.test_jobs import error
 from tests.unit.runner.server.api.test_rollouts import BASE, CACHED, FASTER_LATER, WIDER, Place
 
@@ -126,3 +129,24 @@ def test_a_policy_that_declines_whatever_a_file_allows_is_named(site: Place) -> 
     why = site.apply(FASTER_LATER + "policy: strict\n")["why"]
     assert "the policy strict does not take such a change up" in why
     assert "--approve" in site.apply(WIDER + "policy: strict\n")["why"]
+
+
+def test_the_numbers_of_an_answer_are_of_one_look_at_the_checkpoints(
+    site: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that saves between two looks would have a checkpoint of step 80, and 40 steps saved."""
+    on_the_way = "checkpoint: {every: null, every_steps: 40, on_stop: false}\n"
+    site.runs(BASE + on_the_way)
+    site.saves(40)
+    site.writes(1.0, first=40)
+    look = AttemptService.saved
+
+    def saved(self: AttemptService, row: JobRow, lineage: int) -> SavedCheckpoints:
+        found = look(self, row, lineage)
+        site.saves(80)
+        return found
+
+    monkeypatch.setattr(AttemptService, "saved", saved)
+    answer = site.apply(WIDER + on_the_way, dry_run=True)
+    step = answer["facts"]["checkpoint.step"]
+    assert any(f"{step} of them in a checkpoint" in line for line in answer["arithmetic"])

@@ -231,7 +231,8 @@ def _honour_request(
     if not isinstance(state, Stopping) or state.reason not in _FREE or decision.action.verb is Verb.FINISH:
         return decision
     advanced = decision.facts.get("progress.advanced") is True
-    before = job.history.reset_tallies() if advanced else job.history
+    restarting = {each.rule for each in decision.rule_results if each.do is Verb.RESTART}
+    before = job.history.reset_tallies(restarting) if advanced else job.history
     history = _after_exit(before, situation, had_checkpoint=decision.history.had_checkpoint)
     if state.reason is StopReason.PREEMPTION:
         history = history.request_next()  # the queue asked for the next start: no restart rate counts it

@@ -47,7 +47,7 @@ EXIT_FACTS: Final = (
         "exit.exception",
         FactKind.TEXT,
         _EXIT,
-        "type of the Python exception that ended it, without its module, such as `ImportError`",
+        "type of the Python exception that ended it, such as `ImportError`; its module does not count",
         "the last traceback at the end of the log",
         hint=True,
     ),

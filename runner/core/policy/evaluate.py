@@ -154,7 +154,8 @@ def _spent(rule: Rule, left: tuple[Adjustment, ...], history: History, situation
 def _after_exit(policy: Policy, history: History, situation: Situation) -> PolicyDecision:
     facts, root = situation.facts, failure_fingerprint(situation.facts)
     advanced = facts.get("progress.advanced")
-    before = history.reset_tallies() if advanced is True else history
+    restarting = {rule.name for rule in policy.on_exit if rule.do is Verb.RESTART}
+    before = history.reset_tallies(restarting) if advanced is True else history
     seen = facts.get("checkpoint.present") is True
     ended = replace(
         before.add_attempt(situation.started or situation.now, situation.uptime),

@@ -1,11 +1,13 @@
 """The history of a job: what its earlier attempts have used up.  A decision returns the next history.
 
-Two tallies are reset by progress, which is a newer valid checkpoint that the runner has verified.  The
-decisions of a rule are counted by failure, and by effective spec unless the rule changes the spec.
-Attempts without progress are counted by both.  If progress is unknown, nothing is counted or reset.
+Two tallies are reset by progress, which is a newer valid checkpoint that the runner has verified; not that of
+a rule that restarts from scratch.  The decisions of a rule are counted by failure, and by effective spec
+unless the rule changes the spec.  Attempts without progress are counted by both.  If progress is unknown,
+nothing is counted or reset.
 """
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -50,9 +52,14 @@ class History:
         """Return the history of a job whose next attempt a user has requested."""
         return replace(self, wanted=True)
 
-    def reset_tallies(self) -> "History":
-        """Return the history after progress or a new revision: tallies begin anew, ceilings stay."""
-        return replace(self, setbacks=0, tried=(), stuck=())
+    def reset_tallies(self, restarting: Collection[str] = ()) -> "History":
+        """Return the history after progress or a new revision: tallies begin anew, ceilings stay.
+
+        After progress, those of ``restarting`` stay, the rules that begin again at step 0: each new lineage
+        makes the progress that the one before had made.
+        """
+        tried = tuple(tally for tally in self.tried if tally.rule in restarting)
+        return replace(self, setbacks=0, tried=tried, stuck=())
 
     def times_tried(self, rule: Rule, root: str, effective: str) -> int:
         return _times(self.tried, RuleTally(root, _keyed(rule, effective), 0, rule.name))

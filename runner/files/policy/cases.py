@@ -163,7 +163,7 @@ def _situation(here: dict[str, Cursor]) -> CaseResult:
 def _facts(cursor: Cursor, moment: DecisionPoint) -> dict[str, FactValue]:
     facts: dict[str, FactValue] = {}
     for name, entry in cursor.entries().items():
-        fact = find_fact(name, entry, moment)
+        fact = find_fact(name, entry, moment, '; write "at: {}" beside "facts"')
         if fact and fact.derived:
             entry.report_at_key('is computed from earlier attempts; describe them in "before"')
         value = parse_known_value(fact, entry) if fact else None

@@ -78,14 +78,16 @@ def _join(
     return good[0] if len(good) == 1 else kind(good)
 
 
-def find_fact(name: str, cursor: Cursor, moment: DecisionPoint) -> Fact | None:
-    """Return the fact of a name, or report the problem."""
+def find_fact(name: str, cursor: Cursor, moment: DecisionPoint, elsewhere: str = "") -> Fact | None:
+    """Return the fact of a name, or report the problem; ``elsewhere`` says how to reach another moment."""
     there = facts_at(moment)
     if name in there:
         return there[name]
     if name in FACTS:
-        moments = " and ".join(f"on_{each}" for each in FACTS[name].decision_points)
-        cursor.report_at_key(f"is not known on_{moment}; it is a fact of {moments}")
+        points = FACTS[name].decision_points
+        moments = " and ".join(f"on_{each}" for each in points)
+        hint = elsewhere.format(points[0])
+        cursor.report_at_key(f"is not known on_{moment}; it is a fact of {moments}{hint}")
         return None
     meant = MEANT.get(name)
     hint = f"; did you mean {quoted(meant)}?" if meant in there else did_you_mean(name, there)
@@ -155,6 +157,8 @@ def _values(fact: Fact, items: Iterable[Cursor]) -> tuple[Scalar, ...] | None:
 def parse_value(fact: Fact, cursor: Cursor) -> Scalar | None:
     """Return a value of the fact, or report the problem."""
     value = cursor.node.value if isinstance(cursor.node, ScalarNode) else None
+    if fact.name == "exit.exception" and isinstance(value, str):
+        value = value.rpartition(".")[2]  # as it is read from a traceback
     if value is not None and fact.allows(value):
         return value
     if isinstance(cursor.node, ScalarNode) and value is None:

@@ -23,7 +23,7 @@ from runner.core.policy.history import KEPT_STARTS
 from runner.core.policy.model import Backoff, Ceilings, Economics, Policy, RestartRate, Rule, tightest
 from runner.files.cursor import Cursor, read_field, read_whole
 from runner.files.policy.lint import find_unreachable_rules
-from runner.files.policy.rules import NAME, ParsedRules, parse_name, parse_rules
+from runner.files.policy.rules import LONGEST_NAME, NAME, ParsedRules, parse_name, parse_rules
 from runner.files.validation import did_you_mean, suggest_choice
 
 SHIPPED: Final = Path(__file__).parent / "shipped"
@@ -180,7 +180,7 @@ def _policy(cursor: Cursor, path: Path, shelf: PolicySource, above: tuple[Path, 
         for moment in DecisionPoint
     }
     policy = Policy(
-        read_field(here, "name", parse_name, path.stem),
+        read_field(here, "name", parse_name, _default_name(path)),
         read_field(here, "ceilings", lambda each: _ceilings(each, parent), base.ceilings),
         read_field(here, "backoff", lambda each: _backoff(each, base.backoff), base.backoff),
         read_field(here, "economics", lambda each: _economics(each, base.economics), base.economics),
@@ -197,6 +197,13 @@ def _policy(cursor: Cursor, path: Path, shelf: PolicySource, above: tuple[Path, 
         fact = f"has {count} rules with those that it inherits, and the limit is {MAX_RULES}; remove some"
         cursor.problems.append(Problem(yaml.START, "", fact))
     return policy
+
+
+def _default_name(path: Path) -> str:
+    """Return the name of a policy that gives none: that of its file, in the letters of a name."""
+    name = re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")
+    name = name if name[:1].isalpha() else f"policy-{name}"
+    return name[:LONGEST_NAME].rstrip("-")
 
 
 def _drop_long_sections(here: dict[str, Cursor]) -> None:

@@ -54,6 +54,7 @@ VERBS_MEANT: Final[Mapping[str, str]] = {
 
 ALWAYS_THERE: Final = ("name", "when", "do", "mode", "why")
 AT_EXIT: Final = ("from", "with", "charge", "tries", "spent")
+LONGEST_NAME: Final = 41
 NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,40}")
 MAX_TRIES: Final = 100
 

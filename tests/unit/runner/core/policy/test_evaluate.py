@@ -117,6 +117,17 @@ def test_progress_gives_the_tries_back() -> None:
     assert decision.history.tried == (RuleTally("a", "spec", 1, "again"),)
 
 
+def test_a_restart_from_scratch_does_not_give_its_own_tries_back() -> None:
+    """Each new lineage saves what the one before had saved, so it would be repeated for ever."""
+    rule = replace(RESUME, name="anew", do=Verb.RESTART, tries=1)
+    saved: Facts = {"root": "a", "progress.advanced": True}
+    first = after(saved, rule)
+    assert first.action.verb is Verb.RESTART
+    assert after(saved, rule, history=first.history).action.verb is Verb.GIVE_UP
+    assert after({**saved, "root": "b"}, rule, history=first.history).action.verb is Verb.RESTART
+    assert first.history.reset_tallies().tried == ()  # by a person
+
+
 @pytest.mark.parametrize(
     ("cause", "knob", "position", "said"),
     [

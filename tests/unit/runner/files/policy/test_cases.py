@@ -54,6 +54,12 @@ def test_every_difference_is_told(expected: str, said: str) -> None:
     assert differences(expected) == [said]
 
 
+def test_a_fact_of_another_moment_says_how_a_case_is_at_that_moment() -> None:
+    with pytest.raises(FileError) as caught:
+        cases(case("{progress.idle_s: 9}", "{do: stop}"))
+    assert 'it is a fact of on_watch; write "at: watch" beside "facts"' in str(caught.value)
+
+
 def test_a_step_to_begin_with_is_named_by_its_number() -> None:
     (one,) = cases("cases: [{name: a, facts: {cause: killed}, expect: {do: resume, from: newest}}]")
     assert list(run_case(load_named_policy("default"), one)) == []

@@ -27,6 +27,7 @@ from runner.core.policy.model import (
     StartPoint,
     Verb,
 )
+from runner.files.policy.job_policy import deserialize_policy, serialize_policy
 from runner.files.policy.load import SECTIONS, PolicySource, load_named_policy, parse_policy, read_policy
 
 TAIL = "on_exit: [{name: other, when: {}, do: resume}]\n"
@@ -160,6 +161,31 @@ def test_what_is_wrong_is_told_with_its_place(text: str, said: str) -> None:
 
 def test_there_are_enough_bad_policies() -> None:
     assert sum(len(bad(path.stem)) for path in BAD.glob("*.txt")) > 80
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("mine.yaml", "mine"),
+        ("My_Policy.yaml", "my-policy"),
+        ("train.v2.yml", "train-v2"),
+        ("2fast.yaml", "policy-2fast"),
+        ("ä.yaml", "policy"),
+        (f"{'long-' * 20}.yaml", "long-long-long-long-long-long-long-long-l"),
+    ],
+)
+def test_a_file_of_any_name_is_a_policy_that_can_be_stored(file: str, name: str) -> None:
+    policy = parse_policy(b"policy: 1\non_exit: [{name: a, when: {}, do: hold}]\n", Path(file))
+    assert policy.name == name
+    assert deserialize_policy(serialize_policy(policy)) == policy
+
+
+def test_an_exception_is_compared_without_its_module() -> None:
+    when = "{exit.exception: {in: [torch.cuda.OutOfMemoryError, KeyError]}}"
+    policy = parse_policy(b"policy: 1\non_exit: [{name: a, when: %b, do: hold}]\n" % when.encode(), Path("a"))
+    assert policy.on_exit[0].when == Comparison(
+        "exit.exception", Operator.IN, ("OutOfMemoryError", "KeyError")
+    )
 
 
 def test_a_rehearsal_may_have_no_condition() -> None:

@@ -21,6 +21,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from runner.adapters.chat import SHAPES, as_json
 from runner.base.readable import readable_duration
+from runner.base.textfile import one_line
 from runner.core.notification import ALARMS, DECISIONS, Notification, ReportedCurve
 from runner.core.ports.notifications import Origin, RetryLater, Send, Undelivered
 from runner.files.settings.notify import SENDMAIL, NotificationRule, find_channel
@@ -162,7 +163,7 @@ def format_mail(to: str, notification: Notification, origin: Origin, picture: by
         f"what:   {notification.outcome or notification.state or notification.kind}",
         *([] if notification.curve is None else [f"curve:  {notification.curve.text}"]),
         "",
-        *notification.text.splitlines(),
+        *map(one_line, notification.text.splitlines()),
         "",
         f"runner show {notification.job_id}",
         *([link] if (link := origin.link(notification.job_id)) else []),

@@ -142,6 +142,11 @@ def test_a_mail_links_to_the_page_of_the_job_where_there_is_one() -> None:
     assert format_mail("ops@example.org", NOTICE, ORIGIN).decode().rstrip().endswith("runner show 7")
 
 
+def test_a_mail_shows_what_could_move_the_cursor() -> None:
+    mail = format_mail("root", replace(NOTICE, text="pip: \x1b[2J\u202edone\nis over"), ORIGIN)
+    assert b"\n\npip: \\x1b[2J\\u202edone\nis over\n\n" in mail
+
+
 CURVE = ReportedCurve("lo\nss", ((1, 4.0), (2, 0.5), (3, 1.25)))
 WORDS = "lo\\nss 1.25 at step 3, from 0.5 to 4"
 

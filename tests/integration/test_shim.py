@@ -1,5 +1,6 @@
 """The shim under attack: killed daemons, killed shims, a full disk, a job that would be root."""
 
+import asyncio
 import os
 import shutil
 import signal
@@ -13,9 +14,11 @@ from signal import SIGKILL, SIGTERM
 import pytest
 
 from runner.adapters.launch import attempt_name
+from runner.adapters.process.exec import ProcessExec
 from runner.adapters.process.executor import ProcessExecutor, ProcessSettings
 from runner.adapters.process.records import ProcessRecord
 from runner.base.errors import Unavailable
+from runner.core.ports.exec import ExecRequest
 from runner.core.ports.executor import Alive, LaunchRequest
 from tests.contract.worlds import Place, begun, end, eventually, printed, process_place, seen
 
@@ -193,15 +196,40 @@ def _text(file: Path) -> str:
         return ""
 
 
-def test_a_descriptor_that_the_daemon_inherited_does_not_reach_a_job(place: Place, tmp_path: Path) -> None:
+@pytest.fixture
+def inherited(tmp_path: Path) -> Iterator[None]:
+    """Let programs inherit a descriptor of this process, as it may have inherited it itself."""
     (tmp_path / "secret").write_text("s3cret")
     descriptor = os.open(tmp_path / "secret", os.O_RDONLY)
     os.set_inheritable(descriptor, True)  # noqa: FBT003  it has no name
-    try:
-        request = place.request("/bin/sh", "-c", "ls /proc/self/fd", job="closed")
-        executor = _executor(place)
-        executor.launch(request)
-        assert end(executor, request.key).exit_code == 0
-    finally:
-        os.close(descriptor)
+    yield
+    os.close(descriptor)
+
+
+@pytest.mark.usefixtures("inherited")
+def test_a_descriptor_that_the_daemon_inherited_does_not_reach_a_job(place: Place) -> None:
+    request = place.request("/bin/sh", "-c", "ls /proc/self/fd", job="closed")
+    executor = _executor(place)
+    executor.launch(request)
+    assert end(executor, request.key).exit_code == 0
     assert printed(request).split() == ["0", "1", "2", "3"]  # the last is that of ls itself
+
+
+@pytest.mark.usefixtures("inherited")
+def test_a_descriptor_that_the_daemon_inherited_does_not_reach_a_command_in_a_job(place: Place) -> None:
+    request = place.request(*SAVES, job="closed-too")
+    executor = _executor(place)
+    executor.launch(request)
+    begun(request)
+
+    async def ask() -> bytes:
+        command = ExecRequest(("/bin/sh", "-c", "ls /proc/self/fd"), request.owner)
+        process = await ProcessExec(executor.settings.directory).start(request.key, command)
+        said = b"".join([chunk async for _, chunk in process.outputs()])
+        await process.exit_code()
+        await process.close()
+        return said
+
+    assert asyncio.run(ask()).split() == [b"0", b"1", b"2", b"3"]
+    executor.signal(request.key, SIGTERM)
+    end(executor, request.key)

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from runner.adapters.host.accounts import has_group
 from runner.adapters.rpc.errors import ErrorKinds
-from runner.adapters.rpc.frames import send
+from runner.adapters.rpc.frames import receive_part, send
 from runner.base.errors import Unavailable
 from runner.base.identity import become
 
@@ -45,7 +45,7 @@ def serve(requests: socket.socket, instead_of_root: tuple[int, ...] | None = Non
     """Start a worker for each request."""
     children: dict[int, int] = {}
     while True:
-        packet, descriptors, _, _ = socket.recv_fds(requests, MAX_PACKET_BYTES, 1)
+        packet, descriptors, _ = receive_part(requests, MAX_PACKET_BYTES, 1)
         _reap(children)
         if not packet:
             for pid in children:

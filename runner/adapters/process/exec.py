@@ -18,7 +18,12 @@ from typing import Final, TypeAlias
 
 from runner.adapters.host.process_status import open_process
 from runner.adapters.launch import attempt_name, inside_script
-from runner.adapters.process.executor import LOAD_ENVIRONMENT, clean_environment, owner_rights
+from runner.adapters.process.executor import (
+    LOAD_ENVIRONMENT,
+    clean_environment,
+    descriptors_above,
+    owner_rights,
+)
 from runner.adapters.process.records import ProcessIdentity, ProcessRecord
 from runner.base.errors import Refused, disk_errors
 from runner.core.ports.exec import STDERR, STDOUT, ExecProcess, ExecRequest, TerminalSize
@@ -220,6 +225,7 @@ def _spawn(
         *inside_script(directory, request.argv),
     )
     environment = os.open(record.path / "environment", os.O_RDONLY | os.O_CLOEXEC)
+    others = set(descriptors_above(2)) - {4, 5}
     try:
         return os.posix_spawnp(
             command[0],
@@ -231,6 +237,7 @@ def _spawn(
                 (os.POSIX_SPAWN_DUP2, error, 2),
                 (os.POSIX_SPAWN_DUP2, environment, 4),
                 (os.POSIX_SPAWN_DUP2, begin, 5),
+                *((os.POSIX_SPAWN_CLOSE, descriptor) for descriptor in others),
             ],
             setsid=True,
             setsigdef=_RESET,

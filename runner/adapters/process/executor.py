@@ -259,7 +259,7 @@ class ProcessExecutor:
                 (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 2, str(record.stderr), append, 0o600),
                 (os.POSIX_SPAWN_DUP2, shim_end, READY_DESCRIPTOR),
-                *((os.POSIX_SPAWN_CLOSE, descriptor) for descriptor in _descriptors_above(READY_DESCRIPTOR)),
+                *((os.POSIX_SPAWN_CLOSE, descriptor) for descriptor in descriptors_above(READY_DESCRIPTOR)),
             ],
             setsid=True,
             setsigdef=_RESET,
@@ -351,8 +351,8 @@ def _export_statements(environment: Mapping[str, str]) -> str:
     return "".join(f"command export {name}={quote(value)}\n" for name, value in environment.items())
 
 
-def _descriptors_above(highest: int) -> Iterator[int]:
-    """Yield the open descriptors above one; the daemon may have inherited some."""
+def descriptors_above(highest: int) -> Iterator[int]:
+    """Yield the open descriptors above one; the daemon may have inherited some, which no job gets."""
     return (number for name in os.listdir("/proc/self/fd") if (number := int(name)) > highest)  # noqa: PTH208
 
 

@@ -3,6 +3,7 @@
 import os
 import socket
 import struct
+from array import array
 from typing import Final
 
 MAX_REQUEST_BYTES: Final = 64 * 1024**2
@@ -49,10 +50,24 @@ def close_all(descriptors: list[int]) -> None:
         os.close(descriptor)
 
 
+def receive_part(connection: socket.socket, size: int, most: int) -> tuple[bytes, list[int], int]:
+    """Return some bytes, the descriptors that came with them and the flags of ``recvmsg``.
+
+    No program that this process starts inherits them, as those of ``socket.recv_fds``.
+    """
+    found = array("i")
+    room = socket.CMSG_LEN(most * found.itemsize)
+    part, beside, flags, _ = connection.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
+    for level, kind, content in beside:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found.frombytes(content[: len(content) // found.itemsize * found.itemsize])
+    return part, list(found), flags
+
+
 def _receive_head(connection: socket.socket, descriptors: list[int]) -> bytes:
     head = b""
     while len(head) < _LENGTH.size:
-        part, more, flags, _ = socket.recv_fds(connection, _LENGTH.size - len(head), MAX_DESCRIPTORS)
+        part, more, flags = receive_part(connection, _LENGTH.size - len(head), MAX_DESCRIPTORS)
         descriptors += more
         if not part or flags & socket.MSG_CTRUNC or len(descriptors) > MAX_DESCRIPTORS:
             raise Disconnected("the other end has gone")

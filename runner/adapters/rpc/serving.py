@@ -16,7 +16,14 @@ from typing import Any, Final
 import structlog
 
 from runner.adapters.rpc.calls import Calls
-from runner.adapters.rpc.frames import MAX_REQUEST_BYTES, Disconnected, close_all, receive, send
+from runner.adapters.rpc.frames import (
+    MAX_REQUEST_BYTES,
+    Disconnected,
+    close_all,
+    receive,
+    receive_part,
+    send,
+)
 from runner.base.threads import run_to_future
 
 MAX_CONNECTIONS: Final = 1024
@@ -36,7 +43,7 @@ class CallServer:
     def accept(self, control: socket.socket) -> None:
         """Serve every connection that comes in over a socket, until its other end is closed."""
         while True:
-            packet, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+            packet, descriptors, _ = receive_part(control, 1, 1)
             for descriptor in descriptors:
                 self._begin(socket.socket(fileno=descriptor))
             if not packet:

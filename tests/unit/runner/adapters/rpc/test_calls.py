@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 
 from runner.adapters.rpc.calls import Calls, Descriptor, Interface
 from runner.adapters.rpc.errors import ErrorKinds
-from runner.adapters.rpc.frames import close_all
+from runner.adapters.rpc.frames import close_all, receive, send
 from runner.base.errors import Refused, Unavailable, UsageError
 
 
@@ -229,3 +229,14 @@ def test_the_cause_of_an_error_is_told_and_a_mistake_becomes_unavailable(ends: E
     with pytest.raises(Unavailable, match="x"):
         ends.remote.lend("emma")
     assert not CALLS.errors.expects(KeyError("x"))
+
+
+def test_a_descriptor_that_comes_in_goes_to_no_program_that_is_started_later(tmp_path: Path) -> None:
+    """It may be a file of one user, and the program a command of another."""
+    (tmp_path / "file").write_text("private")
+    here, there = socketpair()
+    with here, there, (tmp_path / "file").open() as file:
+        send(here, b"{}", file.fileno())
+        content, [found] = receive(there, 100)
+        assert (content, os.get_inheritable(found), os.read(found, 100)) == (b"{}", False, b"private")
+        os.close(found)

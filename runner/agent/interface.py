@@ -197,3 +197,13 @@ class Devices(Protocol):
 
     def record_launch(self, devices: Iterable[str], fault: str | None, now: Instant) -> None:
         """Record whether devices could be given to a container; ``fault``: why they could not."""
+
+
+class VerificationQueue(Protocol):
+    """Work that may take minutes, in turns between users."""
+
+    def put(self, key: str, work: Callable[[], None]) -> None:
+        """Do ``work`` when it is this user's turn."""
+
+    def close(self) -> None:
+        """Begin no further work; what has begun may end by itself."""

@@ -11,7 +11,7 @@ from threading import Event, Lock, Timer
 from time import monotonic
 from typing import Final
 
-from runner.agent.ports import VerificationQueue
+from runner.agent.interface import VerificationQueue
 from runner.base.errors import RunnerError, Unavailable
 from runner.base.waiting import check_wanted
 from runner.core.ports.images import BuildFailed

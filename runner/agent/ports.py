@@ -210,12 +210,5 @@ class BatchCheck(Protocol):
         """
 
 
-class VerificationQueue(Protocol):
-    """Work that may take minutes, in turns between users."""
-
-    def put(self, key: str, work: Callable[[], None]) -> None:
-        """Do ``work`` when it is this user's turn."""
-
-
 OpenRunDirectory: TypeAlias = Callable[[Path, Owner], RunDirectory]
 """Returns the run directory at a path, whose leaves belong to an owner."""

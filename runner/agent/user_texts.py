@@ -5,18 +5,24 @@ from typing import Protocol
 
 from runner.base.textfile import Position
 from runner.base.yaml import PathPart
-from runner.core.ports.users import FileUsers, User
+from runner.core.ports.users import Archive, Owner, User, Users
 from runner.files.required import Collected
 from runner.files.submission import Submission
 from runner.files.written import WrittenJobs
 
 
-class UserTexts(Protocol):
-    """Reads texts with the rights of their authors, at the expense of their authors.
+class UserTexts(Users, Protocol):
+    """Reads what users have written with their rights, at their expense.
 
-    Each method raises UsageError if the text takes too much time or memory, and Unavailable if it cannot be
+    Each method raises UsageError if a text takes too much time or memory, and Unavailable if it cannot be
     read now.
     """
+
+    def archive_as_owner(self, owner: Owner, directory: Path, name: str) -> Archive:
+        """Return the files at a name below a directory as a tar archive, read with the rights of an owner.
+
+        The caller closes it.  May raise OSError.
+        """
 
     def read_jobs(self, who: User, submission: Submission) -> WrittenJobs:
         """Return the jobs of a submission.
@@ -52,7 +58,3 @@ class UserTexts(Protocol):
 
     def find_links_out(self, who: User, directory: Path) -> tuple[tuple[str, str], ...]:
         """Return the links that lead out of a directory, by their paths below it, with what they say."""
-
-
-class SubmittingUsers(FileUsers, UserTexts, Protocol):
-    """The users of this host, with what they have written."""

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from runner.agent.devices.disk_rates import DiskRateSampler
-from runner.agent.interface import Agent, Devices
+from runner.agent.interface import Agent, Devices, VerificationQueue
 from runner.base.instant import Instant
 from runner.core.job.attempt import ProgramStart
 from runner.core.job.states import Allocated, Running
@@ -21,14 +21,6 @@ from runner.core.ports.executor import Executor, Key, Waiting
 from runner.core.ports.store import JobRow, Store, UsageHistory
 from runner.core.scheduler.config import SchedulerConfig
 from runner.core.scheduler.snapshot import Maintenance
-
-
-class QueuedWork(Protocol):
-    """Work for other threads, by key."""
-
-    def put(self, key: str, work: Callable[[], None]) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class RepeatedWork(Protocol):
@@ -82,7 +74,9 @@ class Context:
     capacity: Capacity
     work_queue: KeyedWork
     build_queue: KeyedWork  # separate: a build that takes minutes must not delay launches
-    verification_queue: QueuedWork  # separate: a verification that takes minutes must not delay launches
+    verification_queue: (
+        VerificationQueue  # separate: a verification that takes minutes must not delay launches
+    )
     past: UsageHistory
     inventory: Devices
     observe_every_s: float = 1.0

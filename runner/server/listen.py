@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 from fastapi import FastAPI
@@ -22,7 +22,6 @@ from runner.base.errors import Unavailable
 from runner.client.autostart import SYSTEM_SOCKET, use_socket_path
 from runner.server.api.peer import PeerProtocol
 from runner.server.api.sessions import MAX_MESSAGE_BYTES
-from runner.server.api.upgrade import web_socket_protocol
 from runner.server.leaving import StopDeadline
 
 BACKLOG: Final = 1024
@@ -87,7 +86,7 @@ def server_of(
     config = uvicorn.Config(
         app,
         http=PeerProtocol,
-        ws=web_socket_protocol,  # type: ignore[arg-type]  # a function, so that a daemon starts without the package
+        ws=_web_socket_protocol,  # type: ignore[arg-type]  # a function, so that a daemon starts without the package
         ws_max_size=MAX_MESSAGE_BYTES,
         ws_ping_interval=None,  # a Unix socket tells when its other end has gone
         ws_per_message_deflate=False,
@@ -132,6 +131,16 @@ def _ignore(number: int, frame: object) -> None:
 def ask_to_stop() -> None:
     """Ask this daemon to stop, as a signal from outside would."""
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _web_socket_protocol(**given: Any) -> asyncio.Protocol:  # noqa: ANN401  as uvicorn gives it
+    """Return the protocol of one WebSocket, made as uvicorn asks for it.
+
+    It is loaded by the first session: the package ``websockets`` takes 50 ms, and most daemons need it never.
+    """
+    from runner.server.api.websocket import PeerWebSocket  # noqa: PLC0415  see above
+
+    return PeerWebSocket(**given)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from runner.agent.host_processes import HostProcesses
 from runner.agent.interface import Agent
 from runner.agent.package_locks import PackageLocks
 from runner.agent.ports import BatchCheck
-from runner.agent.user_texts import SubmittingUsers
+from runner.agent.user_texts import UserTexts
 from runner.base.broadcast import ChangeBroadcast
 from runner.base.errors import Refused, RunnerError
 from runner.control.controller import Controller
@@ -55,7 +55,7 @@ class ServiceContext:
     schedules: Schedules
     usage_report: UsageReport
     notification_feed: NotificationFeed
-    users: SubmittingUsers
+    users: UserTexts
     attempt_service: Agent
     live: LiveSettings
     clock: Clock

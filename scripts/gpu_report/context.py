@@ -2,8 +2,9 @@
 
 import os
 import random
+import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeVar
@@ -87,6 +88,29 @@ def against_target(context: Context, name: str, summary: str, /, *, good: bool, 
     if context.rehearsal or context.tiny:
         return measured(name, summary, **figures)
     return checked(name, summary, good=good, **figures)
+
+
+def output_of(argv: Sequence[str], within_s: float, environ: Mapping[str, str] | None = None) -> str:
+    """Return what a program prints.
+
+    Raises:
+        CannotMeasureHere: it fails, or takes too long.
+    """
+    try:
+        done = subprocess.run(
+            argv,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environ or environment(),
+            timeout=max(within_s, 1.0),
+        )
+    except subprocess.TimeoutExpired:
+        raise CannotMeasureHere(f"{' '.join(argv[1:3])}: did not end in time") from None
+    if done.returncode:
+        lines = (done.stdout + done.stderr).strip().splitlines()
+        raise CannotMeasureHere(f"exit code {done.returncode}: {' / '.join(lines[-3:])}"[:1000])
+    return done.stdout
 
 
 class PartFunction(Protocol):

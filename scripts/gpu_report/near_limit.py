@@ -8,7 +8,6 @@ tokens/s * (6N + 12LHQT) / peak.  The peak is a bf16 matrix product measured in 
 
 import json
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from bench.support.lockstep import MissingPackage, Setup, TrainingProcess, Train
 from bench.support.result import CannotMeasure
 from bench.support.stats import paired_ratio
 from jobs.contract import STDLIB, AttemptSpec, TraceSummary
-from scripts.gpu_report.context import CannotMeasureHere, Context, against_target, environment
+from scripts.gpu_report.context import CannotMeasureHere, Context, against_target, output_of
 from scripts.gpu_report.forked_jobs import Job, preload
 from scripts.gpu_report.report import Finding, measured, not_run
 
@@ -286,18 +285,5 @@ def matrix_product(context: Context) -> dict[str, Any]:
     """
     size = context.sized(8192, 64)
     argv = [sys.executable, "-m", "scripts.gpu_report.near_limit_worker", context.accelerator, str(size)]
-    try:
-        done = subprocess.run(
-            argv,
-            capture_output=True,
-            text=True,
-            check=False,
-            env=environment(),
-            timeout=max(context.left_s, 1.0),
-        )
-    except subprocess.TimeoutExpired:
-        raise CannotMeasureHere("the matrix product did not end in time") from None
-    if done.returncode:
-        raise CannotMeasureHere(" / ".join(done.stderr.strip().splitlines()[-3:]))
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    found: dict[str, Any] = json.loads(output_of(argv, context.left_s).strip().splitlines()[-1])
     return found

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
-from scripts.gpu_report.context import CannotMeasureHere, Context
+from scripts.gpu_report.context import Context, output_of
 from scripts.gpu_report.daemon import COMMAND, Daemon, daemon
 from scripts.gpu_report.machine import nvidia_smi
 from scripts.gpu_report.report import Finding, checked, measured, not_run
@@ -41,10 +41,7 @@ def _asked(server: Daemon) -> dict[str, Any]:
         CannotMeasureHere: it fails.
     """
     argv = [sys.executable, "-m", "scripts.gpu_report.seen_probe"]
-    done = subprocess.run(argv, capture_output=True, text=True, env=server.environ, check=False, timeout=60)
-    if done.returncode:
-        raise CannotMeasureHere(f"adapter: {' / '.join(done.stderr.strip().splitlines()[-3:])}")
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    found: dict[str, Any] = json.loads(output_of(argv, 60, server.environ).strip().splitlines()[-1])
     return found
 
 

@@ -1,7 +1,6 @@
 """Data-parallel training over all devices: it ends with the bits of one process."""
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jobs.contract import Parallel, RunPaths, inside_source
-from scripts.gpu_report.context import CannotMeasureHere, Context, environment
+from scripts.gpu_report.context import Context, output_of
 from scripts.gpu_report.data import plan_of
 from scripts.gpu_report.machine import described
 from scripts.gpu_report.report import Finding, checked
@@ -54,19 +53,6 @@ def _trained(context: Context, processes: int, root: Path) -> dict[str, Any]:
     trainer = [sys.executable, "-m", "jobs", "--root", str(root), "--attempt", "1", "--lineage", "1"]
     argv = [sys.executable, str(launcher), str(paths.attempt_dir), str(processes), "--", *trainer]
     began = time.monotonic()
-    try:
-        done = subprocess.run(
-            argv,
-            capture_output=True,
-            text=True,
-            check=False,
-            env=environment(),
-            timeout=max(context.left_s, 1),
-        )
-    except subprocess.TimeoutExpired:
-        raise CannotMeasureHere("the processes did not end in time") from None
-    if done.returncode:
-        lines = (done.stdout + done.stderr).strip().splitlines()
-        raise CannotMeasureHere(f"exit code {done.returncode}: {' / '.join(lines[-3:])}"[:1000])
+    output_of(argv, context.left_s)
     result = json.loads(paths.result.read_text())
     return {"weights": result["weights_sha256"], "seconds": time.monotonic() - began}

@@ -35,7 +35,6 @@ from jobs.contract import (
     read_at_most,
 )
 from runner.adapters.host import log_quota, terminal
-from runner.adapters.host.giving import give_tree
 from runner.adapters.host.job_checkpoints import CheckpointVerifier, ProgramCheckpoints
 from runner.adapters.host.log_progress import LogProgressReader
 from runner.adapters.host.log_times import note_size
@@ -481,8 +480,8 @@ class HostRunDirectory:
         with suppress(FileExistsError):
             (parent / str(lineage)).mkdir(mode=0o700)
         kept = os.open(parent / str(lineage), DIRECTORY)
-        if os.geteuid() == 0 and os.fstat(kept).st_uid != self.owner.uid:  # new, or of an older runner
-            give_tree(kept, 0, self.owner)
+        if os.geteuid() == 0:
+            os.fchown(kept, self.owner.uid, self.owner.gid)
         return kept
 
     def copy_checkpoint(

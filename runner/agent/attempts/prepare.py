@@ -17,8 +17,8 @@ from jobs.contract import JOB_DIR, AttemptSpec, Parallel, Program, RunPaths
 from runner.agent.attempts.checkpoints import keep_program_start, known_program_start, program_files
 from runner.agent.attempts.inside import GANG, OWN, TERMINAL, gang_command, install
 from runner.agent.attempts.program import apply_program, locate_working_directory, needs_own_path
-from runner.agent.interface import PreparedLaunch
-from runner.agent.ports import OpenRunDirectory, RunDirectory, VerificationQueue
+from runner.agent.interface import PreparedLaunch, VerificationQueue
+from runner.agent.ports import OpenRunDirectory, RunDirectory
 from runner.base.errors import Refused, Unavailable, UsageError
 from runner.base.fair_executor import FairExecutor
 from runner.base.textfile import one_line

@@ -90,16 +90,6 @@ class Users(Protocol):
         """
 
 
-class FileUsers(Users, Protocol):
-    """The users of this host, with the files of their jobs."""
-
-    def archive_as_owner(self, owner: Owner, directory: Path, name: str) -> Archive:
-        """Return the files at a name below a directory as a tar archive, read with the rights of an owner.
-
-        The caller closes it.  May raise OSError, Unavailable.
-        """
-
-
 class MountPins(Protocol):
     """Mount sources that stay what they were when they were checked, even if the path is swapped."""
 

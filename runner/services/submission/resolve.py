@@ -48,7 +48,6 @@ from runner.files.written import WrittenJobs
 from runner.services.context import ServiceContext
 from runner.services.submission import dependencies as predecessors
 from runner.services.submission.admission import Admission, admission, refusal
-from runner.services.submission.dockerfile import check_dockerfile_is_kept
 from runner.services.submission.initial_weights import resolve_initial_weights
 from runner.services.submission.packages import KnownRevisions, PackageResolver, none_known
 from runner.services.submission.slurm import find_slurm_problems
@@ -223,8 +222,19 @@ class _JobResolver:
             **lock,
         }
         whole = made.model_copy(update=resolved)
-        check_dockerfile_is_kept(self.context.code, whole)
+        self._check_dockerfile_is_kept(whole)
         return whole
+
+    def _check_dockerfile_is_kept(self, revision: Revision) -> None:
+        """Check that the snapshot of a job's code has its Dockerfile.
+
+        Raises:
+            FileError: it was left out.
+        """
+        path, kept, origin = revision.dockerfile, revision.code, revision.job.origin
+        if path is not None and kept is not None and path not in (self._entries(kept.snapshot) or {}):
+            fact = f"{one_line(path)} is left out of the code that is kept, by .gitignore or .runnerignore"
+            raise FileError(origin.path, [origin.problem(("image", "dockerfile"), fact)])
 
     def _code(self, made: Revision) -> CodeReference | None:
         """Return the snapshot of a job's code, which is taken once for all jobs of the submission.

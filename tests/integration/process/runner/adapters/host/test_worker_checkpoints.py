@@ -160,19 +160,6 @@ def test_versions_are_the_users_and_only_workers_reach_them(directory: HostRunDi
     assert (paths.work_dir / "state.bin").stat().st_uid == NOBODY.uid
 
 
-def test_versions_of_an_earlier_runner_are_given_to_their_user(directory: HostRunDirectory) -> None:
-    paths = directory.paths(1, 1)
-    (paths.work_dir / "state.bin").write_bytes(b"weights")
-    given(paths.work_dir)
-    directory.program_saved(paths, FIXED)
-    for each in (directory.root / "kept").rglob("*"):
-        os.chown(each, 0, 0)
-    (directory.root / "kept").chmod(0o755)
-    (paths.work_dir / "state.bin").unlink()
-    assert directory.choose_program_checkpoint(paths, FIXED, None, is_first=False) is not None
-    assert (paths.work_dir / "state.bin").read_bytes() == b"weights"
-
-
 def test_a_link_in_the_place_of_the_working_directory_is_not_followed(directory: HostRunDirectory) -> None:
     elsewhere = directory.root.parent / "roots"
     (elsewhere / "out" / "checkpoint-3").mkdir(parents=True)

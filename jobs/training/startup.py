@@ -29,7 +29,7 @@ def startup_lines(
     if effective.processes > 1:
         yield f"processes: {effective.processes}, each computes its part of every batch"
     yield _data(switches)
-    if _is_used(switches, "attention"):
+    if "attention" in switches and switches["attention"].applied is not None:
         yield f"attention: {switches['attention'].applied}"
 
 
@@ -59,10 +59,6 @@ def _data(switches: Mapping[str, Switch]) -> str:
     where = f"{placement.applied} ({placement.note})" if placement.note else placement.applied
     makers = "the trainer" if workers.applied in {None, "0"} else f"{workers.applied} process(es)"
     return f"data: {where}; batches made by {makers}"
-
-
-def _is_used(switches: Mapping[str, Switch], name: str) -> bool:
-    return name in switches and switches[name].applied is not None
 
 
 def _word(switches: Mapping[str, Switch], name: str) -> str:

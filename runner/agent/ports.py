@@ -122,10 +122,10 @@ class RunDirectory(Protocol):
     def trace(self, paths: RunPaths) -> TraceSummary | None:
         """Return the table of the trace that an attempt has recorded, or None if there is none."""
 
-    def read_numbers(self, paths: RunPaths, offset: int, pieces: int) -> NewNumbers | None:
-        """Return the numbers that an attempt has written beyond an offset, None if there are none.
+    def read_numbers(self, paths: RunPaths, offset: int) -> NewNumbers | None:
+        """Return the next piece of what an attempt has written beyond an offset, None if there is none.
 
-        So many pieces are read at most.  May raise Unavailable.
+        May raise Unavailable.
         """
 
     def rates(self, paths: RunPaths) -> tuple[float, ...]:

@@ -65,6 +65,6 @@ def watch_network(settings: Settings, network: OutboundNetwork | None) -> None:
     operator what is wrong.
     """
     if network is not None:
-        shared = settings.serves_all_users and settings.network.may_be_used(shared=True)
+        shared = settings.serves_all_users and settings.network.may_be_used
         watch = NetworkWatch(network, shared)
         PeriodicThread("network", WATCH_S, watch.look, begin_at_once=shared).start()

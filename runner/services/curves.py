@@ -37,9 +37,6 @@ SAMPLE_S: Final = 5.0
 WRITE_S: Final = 60.0
 """Between two writes; a killed daemon loses so much of what is sampled, and nothing of what jobs wrote."""
 
-READ_AT_ONCE: Final = 1
-"""Pieces of a file in one question: its answer comes in a moment."""
-
 MOST_PIECES: Final = 16
 """Pieces that one look reads at most; the next look goes on there."""
 
@@ -292,10 +289,10 @@ class CurveService:
                 is_new |= self._read_last(row, curves, curves.attempt)
                 curves.attempt, curves.offset, curves.has_file = number, 0, False
             paths = directory.paths(number, row.job.lineage)
-            while pieces and (new := directory.read_numbers(paths, curves.offset, READ_AT_ONCE)) is not None:
+            while pieces and (new := directory.read_numbers(paths, curves.offset)) is not None:
                 if new.offset <= curves.offset:
                     break  # a line that is not whole yet
-                is_new, pieces = True, pieces - READ_AT_ONCE
+                is_new, pieces = True, pieces - 1
                 curves.take(new)
         return is_new
 

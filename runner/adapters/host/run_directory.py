@@ -415,13 +415,13 @@ class HostRunDirectory:
     def trace(self, paths: RunPaths) -> TraceSummary | None:
         return self._report(paths.trace_summary, TraceSummary)
 
-    def read_numbers(self, paths: RunPaths, offset: int, pieces: int) -> NewNumbers | None:
+    def read_numbers(self, paths: RunPaths, offset: int) -> NewNumbers | None:
         try:
             with self._files.open_file(paths.metrics) as file:
                 if os.fstat(file.fileno()).st_size <= offset:
                     return None
                 work = self._verifier.of(self.owner, Verification.KNOWN)
-                return work.read_numbers(file.fileno(), offset, pieces)
+                return work.read_numbers(file.fileno(), offset)
         except OSError:
             return None
 

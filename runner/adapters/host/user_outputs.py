@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
@@ -18,7 +18,7 @@ from runner.core.accounting.curve_set import CurveSet, NewNumbers
 from runner.core.ports.checkpoints import ProgramCheckpoint, RoomToSave, SavedCheckpoints, Verification
 
 PIECE_BYTES: Final = 1024**2
-"""Bytes of a file of numbers that are read at once."""
+"""Bytes of a file of numbers that are read for one answer."""
 
 MOST_FILES: Final = 1000
 """Files of a checkpoint whose sizes are added up."""
@@ -45,12 +45,19 @@ class UserOutputs:
         with opened_checkpoint(lineage, name) as source:
             copy_checkpoint(source, Path(f"/proc/self/fd/{target}") / name, self._check)
 
-    def read_numbers(self, file: Descriptor, offset: int, pieces: int) -> NewNumbers:
-        """Return the content of a file of numbers beyond an offset, in so many pieces; may raise OSError."""
-        found = CurveSet(offset=offset)
-        for piece in _pieces(file, found, pieces):
-            for line in piece.splitlines():
-                found.add_line(line)
+    def read_numbers(self, file: Descriptor, offset: int) -> NewNumbers:
+        """Return whole lines of a file of numbers beyond an offset, so that the answer comes in a moment.
+
+        Raises:
+            OSError: the file system refuses it.
+        """
+        piece = os.pread(file, PIECE_BYTES, offset)
+        end = piece.rfind(b"\n") + 1
+        if end == 0 and len(piece) == PIECE_BYTES:
+            end = len(piece)  # of a line that is longer than any that counts
+        found = CurveSet(offset=offset + end)
+        for line in piece[:end].splitlines():
+            found.add_line(line)
         return found.numbers()
 
     def room_to_save(self, lineage: Descriptor) -> RoomToSave:
@@ -112,19 +119,6 @@ class UserOutputs:
                 raise Unavailable(f"checkpoints: not copied within {readable_duration(asked.within_s)}")
 
         return ProgramReader(base, kept, lineage, asked, check)
-
-
-def _pieces(file: int, read: CurveSet, most: int) -> Iterator[bytes]:
-    """Yield the content of a file beyond the offset, in pieces of whole lines."""
-    for _ in range(most):
-        piece = os.pread(file, PIECE_BYTES, read.offset)
-        end = piece.rfind(b"\n") + 1
-        if end == 0:
-            if len(piece) < PIECE_BYTES:
-                return  # a line that is not whole yet
-            end = len(piece)  # one that is longer than any line that counts
-        read.offset += end
-        yield piece[:end]
 
 
 def _size_of(parent: int, name: str) -> int:

@@ -98,11 +98,11 @@ class Displacements:
             job, standing, config.priority_class(job.priority_class).rank, cost_s, cost_device_s
         )
 
-    def may_help(self, name: QueueName, standing: float = -inf) -> bool:
+    def may_help(self, name: QueueName) -> bool:
         """Return True if a running job may be preempted for any job of an owner's queue."""
         priority_class, _, _ = name
         rank = self.calendar.snapshot.config.priority_class(priority_class).rank
-        return bool(self._possible(None, (standing, rank)))
+        return bool(self._possible(None, (-inf, rank)))
 
     def _possible(
         self, only: tuple[str, str] | None, against: tuple[float, int]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from itertools import combinations
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Final
 
 from jobs import contract
@@ -178,9 +178,9 @@ def _overlaps(job: JobFile) -> Iterator[Problem]:
             yield job.origin.problem(("mounts", i, "target"), fact)
 
 
-def find_unavoidable_profile_conflicts(job: JobFile, profiles: Path) -> Iterator[Problem]:
+def find_unavoidable_profile_conflicts(job: JobFile) -> Iterator[Problem]:
     """Yield the conflicts of the profile that exist on every accelerator which the job could get."""
-    found = [list(_clashes(job, each, profiles)) for each in _accelerators(job)]
+    found = [list(_clashes(job, each)) for each in _accelerators(job)]
     sides = [{(clash.switch, clash.other) for clash in each} for each in found]
     for clash in found[0]:
         if all((clash.switch, clash.other) in each for each in sides):
@@ -193,21 +193,19 @@ def _accelerators(job: JobFile) -> tuple[Accelerator, ...]:
     return ("cuda", "rocm") if job.resources.gpus else ("cpu",)
 
 
-def find_profile_conflicts(
-    job: JobFile, accelerator: Accelerator, profiles: Path | None = None
-) -> Iterator[Problem]:
+def find_profile_conflicts(job: JobFile, accelerator: Accelerator) -> Iterator[Problem]:
     """Yield the conflicts of the job's profile on an accelerator.
 
     Raises:
         UsageError: a profile is missing, extends itself or is not valid.
     """
-    for clash in _clashes(job, accelerator, profiles or contract.profiles_dir()):
+    for clash in _clashes(job, accelerator):
         yield job.origin.problem(("profile", clash.switch), clash.fact)
 
 
-def _clashes(job: JobFile, accelerator: Accelerator, profiles: Path) -> Iterator[SwitchConflict]:
+def _clashes(job: JobFile, accelerator: Accelerator) -> Iterator[SwitchConflict]:
     tree = job.origin.tree
-    said = load_choice(job.profile, tree, profiles, accelerator)
+    said = load_choice(job.profile, tree, contract.profiles_dir(), accelerator)
     decided_by = ("accelerator",) if job.accelerator != "auto" else ("resources", "gpus")
     node = yaml.find_node(tree, decided_by) if tree else None
     return find_switch_conflicts(said, accelerator, f" (line {node.at.line})" if node else "")

@@ -38,7 +38,7 @@ class LoadedFile:
     values: tuple[Combination, ...] = ({},)  # of the group, job by job
 
 
-def parse_job(text: bytes, path: Path, profiles: Path | None = None) -> JobFile:
+def parse_job(text: bytes, path: Path) -> JobFile:
     """Return the job in a YAML text; of a matrix, the first job with the matrix in it.
 
     ``path`` is used in messages and for the default name.
@@ -46,14 +46,12 @@ def parse_job(text: bytes, path: Path, profiles: Path | None = None) -> JobFile:
     Raises:
         FileError: with every problem at once.
     """
-    written = parse_jobs(text, path, profiles)
+    written = parse_jobs(text, path)
     matrix = written.group if isinstance(written.group, Matrix) else None
     return written.jobs[0].model_copy(update={"matrix": matrix})
 
 
-def parse_jobs(
-    text: bytes, path: Path, profiles: Path | None = None, name: str | None = None, besides: Checks = None
-) -> LoadedFile:
+def parse_jobs(text: bytes, path: Path, name: str | None = None, besides: Checks = None) -> LoadedFile:
     """Return all jobs in a YAML text; ``name`` replaces the name in the file.
 
     ``besides`` yields further problems of a job whose fields are all valid.
@@ -61,7 +59,6 @@ def parse_jobs(
     Raises:
         FileError: with every problem, each at its position; problems of varied values are in the matrix.
     """
-    profiles = profiles or contract.profiles_dir()
     tree, problems = parse_mapping(text, path)
     matrix, sweep = parse_matrix(tree), parse_sweep(tree)
     problems += (*find_long_texts(tree), *(() if name else find_numeric_name(tree)))
@@ -75,7 +72,7 @@ def parse_jobs(
     jobs: list[JobFile] = []
     found = VariantProblems(tree)
     for variant in variants:
-        job, those = _read(variant, path, profiles)
+        job, those = _read(variant, path)
         found.add(variant, (*those, *(besides(job) if job and besides else ())))
         jobs += [job] if job else []
         if found.are_enough:
@@ -102,17 +99,17 @@ def _default_name(path: Path) -> str:
     return make_job_name(path.name.rpartition(".")[0] or path.name)
 
 
-def _read(variant: Variant, path: Path, profiles: Path) -> tuple[JobFile | None, list[Problem]]:
+def _read(variant: Variant, path: Path) -> tuple[JobFile | None, list[Problem]]:
     """Return the job in a tree, or None, and every problem."""
     tree = variant.tree
-    unknown = find_unknown_profile(tree, profiles)
+    unknown = find_unknown_profile(tree, contract.profiles_dir())
     written = {"name": _default_name(path), **_as_written(tree)}
     if variant.values:  # a job of a matrix has no matrix itself
         written.pop("matrix", None)
     job, problems = validate_model(JobFile, written, tree)
     if job is not None:
         problems += find_conflicts(job.read_from(JobOrigin(path, tree)))
-        problems += () if unknown else find_unavoidable_profile_conflicts(job, profiles)
+        problems += () if unknown else find_unavoidable_profile_conflicts(job)
     return job, [*unknown, *find_secrets(tree), *problems]
 
 

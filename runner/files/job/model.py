@@ -260,7 +260,7 @@ class JobFile(contract.Spec):
         return self
 
 
-def resolve_profile(job: JobFile, accelerator: Accelerator, profiles: Path | None = None) -> contract.Profile:
+def resolve_profile(job: JobFile, accelerator: Accelerator) -> contract.Profile:
     """Return the resulting profile of the job on an accelerator.
 
     The loader processes that a named profile asks for are at most as many as the job has cores, because a
@@ -269,7 +269,7 @@ def resolve_profile(job: JobFile, accelerator: Accelerator, profiles: Path | Non
     Raises:
         UsageError: a profile is missing, extends itself or is not valid.
     """
-    found = resolve_choice(job.profile, profiles or contract.profiles_dir(), accelerator)
+    found = resolve_choice(job.profile, contract.profiles_dir(), accelerator)
     most = contract.most_workers(job.resources.cpus)
     if "loader_workers" in job.profile.changes or found.loader_workers <= most:
         return found

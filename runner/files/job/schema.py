@@ -5,7 +5,6 @@ such as missing paths and contradictory fields.
 """
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -19,14 +18,14 @@ from runner.files.profiles.load import AUTO, profile_names
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
-def job_schema(profiles: Path | None = None) -> dict[str, Any]:
+def job_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a job file."""
     document = JobFile.model_json_schema()
     fields, definitions = document["properties"], document["$defs"]
     document["required"].remove("name")  # the file's name stands in
     for plan in contract.PLANS:
         definitions[plan.__name__]["required"] = ["kind", *definitions[plan.__name__].get("required", ())]
-    names = (AUTO, *profile_names(profiles or contract.profiles_dir()))
+    names = (AUTO, *profile_names(contract.profiles_dir()))
     definitions["ProfileChoice"]["properties"]["extends"]["enum"] = list(names)
     _allow_text(fields["profile"], {"type": "string", "enum": list(names)}, AUTO)
     _allow_text(fields["image"], {"type": "string"}, "auto")

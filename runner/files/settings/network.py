@@ -112,13 +112,10 @@ class NetworkSettings(ClosedModel):
             return self.default_for(priority_class, shared=shared) == "outbound"
         return priority_class in self.outbound.classes
 
-    def may_be_used(self, *, shared: bool) -> bool:
-        """Return True if somebody besides root may have ``outbound``."""
-        return (
-            self.outbound is not None
-            or not shared
-            or "outbound" in {self.default, *self.class_defaults.values()}
-        )
+    @property
+    def may_be_used(self) -> bool:
+        """Whether somebody besides root may have ``outbound`` where the daemon serves all users."""
+        return self.outbound is not None or "outbound" in {self.default, *self.class_defaults.values()}
 
     def strangers(self, classes: frozenset[str]) -> Iterator[str]:
         """Yield a warning for each user, group and class that does not exist here."""

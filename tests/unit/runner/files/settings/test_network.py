@@ -21,7 +21,7 @@ def test_the_default_is_outbound_in_ones_own_daemon_and_none_in_that_of_all_user
     assert network.default_for("normal", shared=True) == "none"
     assert network.admits_everybody("normal", shared=False)
     assert not network.admits_everybody("normal", shared=True)
-    assert not network.may_be_used(shared=True)
+    assert not network.may_be_used
 
 
 def test_a_class_may_have_a_default_and_a_right_of_its_own(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_a_class_may_have_a_default_and_a_right_of_its_own(tmp_path: Path) -> No
     assert network.default_for("batch", shared=True) == "none"
     assert network.admits_everybody("batch", shared=True)
     assert not network.admits_everybody("interactive", shared=True)
-    assert network.may_be_used(shared=True)
+    assert network.may_be_used
 
 
 def test_a_name_stands_for_an_engine_network_of_every_job(tmp_path: Path) -> None:

@@ -276,7 +276,7 @@ def test_notifications_wait_once_for_files_that_do_not_answer(
     place.writes(1)
     asked: list[int] = []
 
-    def read(_outputs: UserOutputs, _file: int, offset: int, _pieces: int) -> NewNumbers:
+    def read(_outputs: UserOutputs, _file: int, offset: int) -> NewNumbers:
         asked.append(offset)
         raise Unavailable("no answer from the file systems of ada")
 
@@ -297,17 +297,17 @@ class Busy:
         self.began, self.ends = Event(), Event()
         self.read, self.is_first = UserOutputs.read_numbers, True
 
-        def read(outputs: UserOutputs, file: int, offset: int, pieces: int) -> NewNumbers:
-            return self._read(outputs, file, offset, pieces)
+        def read(outputs: UserOutputs, file: int, offset: int) -> NewNumbers:
+            return self._read(outputs, file, offset)
 
         monkeypatch.setattr(UserOutputs, "read_numbers", read)
 
-    def _read(self, outputs: UserOutputs, file: int, offset: int, pieces: int) -> NewNumbers:
+    def _read(self, outputs: UserOutputs, file: int, offset: int) -> NewNumbers:
         if self.is_first:
             self.is_first = False
             self.began.set()
             assert self.ends.wait(patience(30))
-        return self.read(outputs, file, offset, pieces)
+        return self.read(outputs, file, offset)
 
 
 def test_nobody_waits_for_the_numbers_of_another(place: Drawn, monkeypatch: pytest.MonkeyPatch) -> None:

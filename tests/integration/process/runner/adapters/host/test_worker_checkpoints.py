@@ -215,7 +215,7 @@ def test_hostile_numbers_are_no_numbers(directory: HostRunDirectory, name: str) 
     paths.metrics.touch()
     given(paths.attempt_dir)
     HOSTILE[name](paths.attempt_dir)
-    found = directory.read_numbers(paths, 0, 1)
+    found = directory.read_numbers(paths, 0)
     assert found is None or found.curves == {}
 
 
@@ -224,9 +224,9 @@ def test_numbers_of_a_user_come_back_as_points(directory: HostRunDirectory) -> N
     paths.attempt_dir.mkdir(parents=True)
     paths.metrics.write_text("".join(f'{{"time": {n}, "step": {n}, "loss": 1}}\n' for n in range(3000)))
     given(paths.attempt_dir)
-    found = directory.read_numbers(paths, 0, 1)
+    found = directory.read_numbers(paths, 0)
     assert found is not None
     assert found.offset == paths.metrics.stat().st_size
     assert sum(row[5] for row in found.curves["loss"]) == 3000
     assert len(found.curves["loss"]) <= 1024
-    assert directory.read_numbers(paths, found.offset, 1) is None
+    assert directory.read_numbers(paths, found.offset) is None

@@ -113,7 +113,7 @@ def apply(  # noqa: PLR0913  one per option
     body = {**_body(file, job), "canary": measured, "at_next_start": at_next_start, "expect": expect}
     body["file_only"] = file_only
     if steps is not None:
-        body["canary"] = _measure(client, {**body, "approve": approve}, steps)
+        body["canary"] = _measure(client, {**body, "dry_run": dry_run, "approve": approve}, steps)
     answer = _post(client, "/v1/apply", {**body, "dry_run": dry_run, "approve": approve})
     if as_json:
         say_json(answer)

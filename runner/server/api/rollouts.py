@@ -34,7 +34,14 @@ class ApplyBody(FileBody):
         """Return the change that is requested."""
         submission = self.submission(file_only=self.file_only)
         return RolloutRequest(
-            self.job, submission, self.approve, self.canary, self.steps, self.at_next_start, self.expect
+            self.job,
+            submission,
+            self.approve,
+            self.canary,
+            self.steps,
+            self.at_next_start,
+            self.expect,
+            self.dry_run,
         )
 
 

@@ -136,10 +136,26 @@ class CanaryService:
         Thread(target=self._measurer.run, args=(trial,), name="canary", daemon=True).start()
         return trial
 
+    def check_room(self, row: JobRow, offered: Revision) -> None:
+        """Check that a canary runs beside the job.
+
+        Raises:
+            Refused: the job would be held for it.
+        """
+        if unmet := self._unmet(row, offered):
+            raise Refused(
+                f"job {row.job.id}: no room for a canary ({unmet}), and a dry run does not hold the job for "
+                "one; leave --dry-run out, or free some room"
+            )
+
+    def _unmet(self, row: JobRow, offered: Revision) -> str:
+        daemon = self.service.daemon
+        return daemon.run_exclusively(lambda: daemon.scheduler.unmet(row, offered.needs()))
+
     def _make_room(self, row: JobRow, offered: Revision) -> datetime | None:
         """Hold the job if there is no room beside it; return since when it is held, None if it is not."""
         daemon = self.service.daemon
-        unmet = daemon.run_exclusively(lambda: daemon.scheduler.unmet(row, offered.needs()))
+        unmet = self._unmet(row, offered)
         if not unmet:
             return None
         saving = saves_when_asked(self.service, row, parse_revision(row.revision))

@@ -51,6 +51,7 @@ class RolloutRequest:
     at_next_start: bool = False
     expect: float | None = None
     """How many times faster the change is to make the job; it is taken back if it does not."""
+    dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,8 @@ class RolloutService:
         work = evaluator.evaluate().worth.case.work
         if work.done and not work.total:
             raise Refused(f"job {row.job.id}: a canary could decide nothing: {NO_TOTAL}")
+        if request.dry_run:
+            self.canaries.check_room(row, after)
         return self.canaries.start(caller, row, after, request.steps, found.kind)
 
     def evaluate(self, caller: Caller, request: RolloutRequest) -> Evaluation:

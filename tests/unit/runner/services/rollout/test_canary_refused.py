@@ -54,6 +54,19 @@ def test_a_program_that_never_reported_a_step_gets_no_canary(site: Place) -> Non
     assert site.canary(LARGER)["canary"] == "2"
 
 
+def test_a_dry_run_does_not_hold_the_job_for_its_canary(site: Place) -> None:
+    text = BASE.replace("cpus: 1", "cpus: 3")
+    cached = text.replace('"off"', "memory")
+    site.runs(text)
+    site.saves(40)
+    site.writes(5.0)
+    status, _, words = error(site.change(cached, path="/canaries", steps=40, dry_run=True))
+    assert status == 403
+    assert "a dry run does not hold the job for one; leave --dry-run out" in words
+    assert site.job()["state"] == "running"
+    assert site.canary(cached)["parked"] is True
+
+
 def test_steps_of_an_earlier_attempt_count_as_reported(site: Place) -> None:
     again = "on_exit: [{name: again, when: {}, do: resume}]"
     hurried = f"policy: 1\nname: hurried\nbackoff: {{first: 0s, max: 0s}}\n{again}\n"

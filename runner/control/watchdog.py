@@ -27,7 +27,7 @@ from runner.core.job.describe import ADVISED, attempt_prefix
 from runner.core.job.events import Event, LivenessFailed
 from runner.core.job.lifecycle import IllegalTransition
 from runner.core.job.states import Running
-from runner.core.policy.catalog import facts_at, validate_facts
+from runner.core.policy.catalog import select_facts
 from runner.core.policy.decision import Advice, Situation
 from runner.core.policy.evaluate import decide
 from runner.core.policy.facts import DecisionPoint
@@ -103,10 +103,7 @@ class Watchdog:
         facts = {**probe.facts, **silence, **devices, **disk}
         if state.deadline is not None:
             facts["deadline.slack_s"] = (state.deadline - state.since - (now.at - started)).total_seconds()
-        askable = facts_at(DecisionPoint.WATCH)
-        checked = validate_facts(
-            {name: value for name, value in facts.items() if name in askable}, DecisionPoint.WATCH
-        )
+        checked = select_facts(facts, DecisionPoint.WATCH)
         return Probed(
             row.job.id,
             state.attempt.number,

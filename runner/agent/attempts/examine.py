@@ -35,7 +35,7 @@ from runner.core.job.exit_cause import (
 )
 from runner.core.job.states import State, Stopping
 from runner.core.policy.adjustments import Overrides
-from runner.core.policy.catalog import validate_facts
+from runner.core.policy.catalog import select_facts, validate_facts
 from runner.core.policy.causes import ExitCause
 from runner.core.policy.facts import DecisionPoint, FactValue
 from runner.core.ports.checkpoints import SavedCheckpoints, Verification
@@ -274,7 +274,7 @@ def probe_progress(run: ExaminedAttempt, now: datetime) -> ProgressProbe:
         facts["checkpoint.on_demand"] = True
     elif isinstance(run.spec.workload, Program) and run.spec.workload.terminal:
         facts |= attempt_facts.of_terminal(directory.terminal_touched(paths), now)
-    checked = validate_facts(facts, DecisionPoint.WATCH)
+    checked = select_facts(facts, DecisionPoint.WATCH)
     effective = {name: value for name, value in checked.items() if name in settings}
     report = attempt_facts.progress_report(reports.status)
     digest = attempt_facts.digest_settings(run.spec, effective)

@@ -37,6 +37,16 @@ def facts_at(moment: DecisionPoint) -> dict[str, Fact]:
     return {name: fact for name, fact in FACTS.items() if moment in fact.decision_points}
 
 
+def select_facts(given: Mapping[str, object], moment: DecisionPoint) -> dict[str, FactValue]:
+    """Return the known facts of one moment, given those that readers of several moments have found.
+
+    Raises:
+        ValueError: a name that does not exist, or a value that the runner itself got wrong.
+    """
+    others = FACTS.keys() - facts_at(moment).keys()
+    return validate_facts({name: value for name, value in given.items() if name not in others}, moment)
+
+
 def validate_facts(given: Mapping[str, object], moment: DecisionPoint) -> dict[str, FactValue]:
     """Return the facts that are known; None stands for unknown, and so does a hint that makes no sense.
 

@@ -18,7 +18,7 @@ from runner.core.job.attempt import Attempt
 from runner.core.job.model import Job
 from runner.core.job.states import Allocated, Held, Running
 from runner.core.policy import explain as records
-from runner.core.policy.catalog import facts_at, validate_facts
+from runner.core.policy.catalog import select_facts, validate_facts
 from runner.core.policy.change_class import ChangeClass, RevisionChange, change_rows
 from runner.core.policy.decision import PolicyDecision, Situation
 from runner.core.policy.economics import ChangeCosts, Overheads, Risk, Work, estimate_mtbf_s
@@ -304,8 +304,7 @@ class RolloutEvaluator:
             "checkpoint.on_demand": self._saving().on_demand,
             "operator.approved": self.approved,
         }
-        there = facts_at(DecisionPoint.CHANGE)
-        return {name: value for name, value in facts.items() if name in there and value is not None}
+        return dict(select_facts(facts, DecisionPoint.CHANGE))
 
     def _devices(self, attempt: Attempt) -> Mapping[str, Any]:
         """Return the facts about the devices of a running attempt."""

@@ -12,6 +12,8 @@ from runner.core.job.attempt import Attempt
 from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing
+from runner.core.policy.catalog import facts_at
+from runner.core.policy.facts import DecisionPoint
 from runner.core.policy.heartbeat import ProgressReport
 from runner.core.ports.checkpoints import RoomToSave
 from runner.core.ports.executor import Gone, Key
@@ -112,6 +114,20 @@ def test_a_program_of_its_own_that_says_so_saves_when_it_is_asked(
     assert bool(own.shop.lacks_room_to_save(own.row, FIRST)) is expected
     gone = Gone(Key("i", "1", 1), 137)
     assert own.shop.examine(own.row, FIRST, gone).saves_when_asked is expected
+
+
+def test_a_program_that_saves_on_its_own_is_watched(tmp_path: Path) -> None:
+    """Of its checkpoints there are facts that only an end knows."""
+    own = Site(
+        tmp_path,
+        f'{OWN}checkpoint: {{files: "/job/home/*"}}\nprogress: {{pattern: "step (?P<step>[0-9]+)"}}\n',
+    )
+    home = own.shop.directory(own.row).root / "homes/1"
+    (home / "5.json").write_text("{}")
+    own.paths.log.write_text("step 7\n")
+    facts = own.shop.probe(own.row, FIRST).facts
+    assert (facts["checkpoint.step"], facts["progress.step"]) == (5, 7)
+    assert facts.keys() <= facts_at(DecisionPoint.WATCH).keys()
 
 
 def test_a_checkpoint_without_a_manifest_is_not_taken_for_one(site: Site) -> None:

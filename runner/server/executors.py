@@ -77,9 +77,8 @@ def _type(kind: str) -> ExecutorType:
 def _docker(directory: Path, settings: Settings, instance: str) -> Executor:
     from runner.adapters.docker.executor import DockerExecutor, DockerExecutorSettings, write_hosts_file  # noqa: PLC0415  loads the SDK
 
-    hardened = replace(
-        _hardened(settings, instance), hosts_file=write_hosts_file(directory), accounts=directory / "accounts"
-    )
+    etc = directory / "etc"
+    hardened = replace(_hardened(settings, instance), hosts_file=write_hosts_file(etc), accounts=etc)
     choose = settings.gpu_injection == "auto"
     return DockerExecutor(
         DockerExecutorSettings(

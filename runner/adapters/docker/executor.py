@@ -136,6 +136,7 @@ def write_hosts_file(directory: Path) -> Path | None:
     """
     path = directory / "hosts"
     try:
+        directory.mkdir(mode=0o755, exist_ok=True)
         if not path.exists() or path.read_bytes() != LOOPBACK_HOSTS:
             path.write_bytes(LOOPBACK_HOSTS)
             path.chmod(0o644)  # readable for every uid that jobs have, whatever the umask

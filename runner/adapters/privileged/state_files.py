@@ -2,7 +2,7 @@
 
 The directory is root's and sticky.  The daemon's user may make files in it, such as the store with its log,
 and change those that are its own.  It cannot rename or remove what is root's: the directories of jobs, pins,
-processes, images and data, in which root acts.
+processes, images, data and etc, in which root acts.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import Final
 
 from runner.base.errors import Unavailable
 
-ROOT_DIRECTORIES: Final = ("jobs", "pins", "processes", "images", "data")
+ROOT_DIRECTORIES: Final = ("jobs", "pins", "processes", "images", "data", "etc")
 ROOT_FILES: Final = frozenset({"lock", "starting", "hosts"})
 _MODE: Final = 0o1775
 
@@ -41,7 +41,7 @@ def share_state(directory: Path, user: pwd.struct_passwd) -> None:
 
 def _make_root_directory(path: Path) -> None:
     """Make a directory, or check that nobody but root has made it."""
-    mode = 0o755 if path.name in {"jobs", "data", "images"} else 0o700
+    mode = 0o755 if path.name in {"jobs", "data", "images", "etc"} else 0o700
     if not os.path.lexists(path):
         path.mkdir(mode=mode)
         path.chmod(mode)

@@ -15,11 +15,13 @@ from typing import Final
 
 import pytest
 
+from runner.adapters.docker.executor import DockerExecutor
 from runner.adapters.privileged.state_files import ROOT_DIRECTORIES, share_state
 from runner.adapters.privileged.unprivileged import give_up_root
 from runner.base.errors import Unavailable, UsageError
 from runner.files.settings.model import Settings
 from runner.server import split as module
+from runner.server.executors import local_executor
 from runner.server.split import daemon_user
 from tests.fakes.daemon.service import Service, service, until
 from tests.fakes.host.users import capabilities, with_uid
@@ -280,6 +282,21 @@ def test_what_others_have_put_into_the_state_directory_is_not_taken_for_roots(tm
     os.chown(tmp_path / "jobs", USER.pw_uid, USER.pw_gid, follow_symlinks=False)
     with pytest.raises(Unavailable, match="root acts in it"):
         share_state(tmp_path, USER)
+
+
+def test_root_writes_files_of_containers_where_the_daemons_user_makes_nothing(tmp_path: Path) -> None:
+    """A link of the daemon's user would lead root anywhere, and be mounted."""
+    for _ in range(2):  # also when it starts again
+        share_state(tmp_path, USER)
+        executor = local_executor(tmp_path, Settings(), "docker", "abcd")
+        assert isinstance(executor, DockerExecutor)
+        hosts, accounts = executor.settings.hardening.hosts_file, executor.settings.hardening.accounts
+        assert hosts is not None
+        assert accounts is not None
+        for place in (hosts.parent, accounts):
+            assert (place.parent, place.stat().st_uid) == (tmp_path, 0)
+            assert place.stat().st_mode & 0o777 == 0o755
+            assert place.name in ROOT_DIRECTORIES
 
 
 @pytest.mark.parametrize("name", ["code", "curves", "places", "a-directory-of-a-later-version"])

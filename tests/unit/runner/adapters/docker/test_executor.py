@@ -266,7 +266,7 @@ def test_the_names_of_the_loopback_are_kept_and_mended(tmp_path: Path) -> None:
 
 
 def test_where_no_names_can_be_kept_there_are_none(tmp_path: Path) -> None:
-    assert write_hosts_file(tmp_path / "missing") is None
+    assert write_hosts_file(tmp_path / "missing" / "etc") is None
 
 
 # --- how devices get into containers

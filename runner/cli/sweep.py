@@ -133,7 +133,7 @@ def results(reference: str, *, as_csv: bool, as_json: bool) -> None:
 @sweep.command()
 @the_sweep
 def winner(reference: str) -> None:
-    """Print the job file of the best candidate; its weights are init_from of a further job."""
+    """Print the job file of the best candidate, and the way to its weights or files."""
     from runner.cli.run_file import given, yaml_text
 
     found = _get(reference)
@@ -144,7 +144,10 @@ def winner(reference: str) -> None:
     fields = {
         name: value for name, value in given((job["revision"] or {})["job"]).items() if name not in LEFT_OUT
     }
-    heading = f"the best of {found['name']}: job {job['id']}; its weights: init_from: job/{job['id']}/final"
+    is_program = fields.get("workload", {}).get("kind") == "program"
+    weights = f"its weights: init_from: job/{job['id']}/final"
+    result = f"runner cp {job['id']}:PATH ." if is_program else weights
+    heading = f"the best of {found['name']}: job {job['id']}; {result}"
     say(yaml_text(fields, heading).rstrip("\n"))
 
 

@@ -152,6 +152,8 @@ def _explain(evidence: Evidence) -> tuple[str, str]:
             return told, _told_text(evidence)
         case Evidence(exit_code=int(code)) if code - 128 in BY_SIGNAL:
             cause, message = BY_SIGNAL[code - 128]
+            if evidence.stop_requested and cause in {ExitCause.KILLED, ExitCause.TERMINATED}:
+                message = f"stopped by the runner ({signal.Signals(code - 128).name})"
             last = f": {evidence.exception}" if evidence.exception and _may_be_told(evidence) else ""
             return cause, f"{message}{last}"
         case Evidence(exit_code=int(code), result_cause=None, result_message="") if (

@@ -197,6 +197,9 @@ def describe_exit(facts: Facts) -> str:
     cause = str(facts.get("cause") or facts.get("exit.class") or "ended, and nobody knows why").replace(
         "_", " "
     )
+    killer = str(facts.get("killed_by"))
+    if killer.startswith("watch/") and cause in {"killed", "terminated"}:
+        cause = f"stopped by rule {killer.removeprefix('watch/')}"
     phase = facts.get("phase")
     return cause if phase is None or facts.get("exit.class") == "success" else f"{cause} in {phase}"
 

@@ -81,6 +81,9 @@ def test_the_winner_is_a_job_file_of_its_own(api: FakeApi, invoke: Invoke) -> No
         "name: rate-3",
         "seed: 3",
     ]
+    api.jobs["000003"]["revision"] = {"job": {"workload": {"kind": "program", "command": ["x"]}}}
+    heading, *_ = invoke("sweep", "winner", "rate").stdout.splitlines()
+    assert heading == "# the best of rate: job 000003; runner cp 000003:PATH ."  # it has no "final"
     api.answers["sweeps"] = {**SWEEP, "best": None}
     result = invoke("sweep", "winner", "rate")
     assert (result.exit_code, result.stderr) == (

@@ -108,6 +108,12 @@ def test_a_success_with_a_traceback_at_the_end_of_its_log_is_told() -> None:
     assert explain_exit(evidence(0, result_cause="completed", exception="caught")) == ("completed", "")
 
 
+@pytest.mark.parametrize(("code", "name"), [(137, "SIGKILL"), (143, "SIGTERM")])
+def test_a_signal_after_a_request_to_stop_is_that_of_the_runner(code: int, name: str) -> None:
+    _, message = explain_exit(evidence(code, stop_requested=True))
+    assert message == f"stopped by the runner ({name})"
+
+
 def test_a_signal_and_the_last_line_are_named() -> None:
     assert explain_exit(evidence(159)) == ("exception", "exit code 159 (SIGSYS)")
     assert explain_exit(evidence(1, exception="x: lost")) == ("exception", "exit code 1: x: lost")

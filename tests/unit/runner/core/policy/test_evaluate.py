@@ -117,6 +117,15 @@ def test_progress_gives_the_tries_back() -> None:
     assert decision.history.tried == (RuleTally("a", "spec", 1, "again"),)
 
 
+def test_an_attempt_that_a_rule_has_stopped_ended_by_that_rule() -> None:
+    stopped = {"killed_by": "watch/idle", "phase": "train"}
+    assert after({**stopped, "cause": "killed"}, RESUME).action.reason.endswith(
+        ": stopped by rule idle in train"
+    )
+    other = after({**stopped, "cause": "host_oom"}, RESUME)
+    assert other.action.reason.endswith(": host oom in train")
+
+
 def test_a_restart_from_scratch_does_not_give_its_own_tries_back() -> None:
     """Each new lineage saves what the one before had saved, so it would be repeated for ever."""
     rule = replace(RESUME, name="anew", do=Verb.RESTART, tries=1)

@@ -10,9 +10,10 @@ import pwd
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from stat import S_ISDIR
 from typing import Final
@@ -123,27 +124,22 @@ def own_directory(parent: Path, account: Account | None) -> Path:
 
     This process puts nothing into it.
     """
-    parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    home = parent / name_of(account)
-    with suppress(FileExistsError):
-        home.mkdir(mode=0o700)
-    opened = os.open(home, _DIRECTORY)
-    try:
-        _give(opened, account)
-    finally:
-        os.close(opened)
-    return home
+    return _directory(parent, name_of(account), partial(_give, account=account))
 
 
 def lent_directory(parent: Path, name: str, reader: Account | None) -> Path:
     """Return a directory of this process below another one, which the group of an account may read."""
+    return _directory(parent, name, partial(lend, reader=reader))
+
+
+def _directory(parent: Path, name: str, give: Callable[[int], None]) -> Path:
     parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     path = parent / name
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
     opened = os.open(path, _DIRECTORY)
     try:
-        lend(opened, reader)
+        give(opened)
     finally:
         os.close(opened)
     return path

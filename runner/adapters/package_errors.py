@@ -8,13 +8,14 @@ from threading import Lock
 from images.cancellation import CancellationToken
 from images.errors import BuildCancelled, EngineUnavailable, HostFault
 from images.errors import BuildFailed as ImageBuildFailed
+from images.errors import ImageRefused as RefusedByStore
 from images.log import BuildLog
 from images.packages.family import own_family
 from images.packages.resolve import IndexUnavailable
 from images.packages.resolve import Unresolvable as ImageUnresolvable
 from images.packages.values import Account, PythonFacts, Requirements
 from runner.base.errors import Unavailable
-from runner.core.ports.images import BuildFailed
+from runner.core.ports.images import BuildFailed, ImageRefused
 from runner.core.ports.packages import PackageRequest, Unresolvable
 from runner.core.ports.users import User
 
@@ -88,5 +89,7 @@ def translated() -> Iterator[None]:
         raise Unavailable(f"the index of packages does not answer: {error}") from error
     except (EngineUnavailable, BuildCancelled, HostFault) as error:
         raise Unavailable(f"{error}; it is tried again") from error
+    except RefusedByStore as error:
+        raise ImageRefused(str(error)) from error
     except ImageBuildFailed as error:
         raise BuildFailed(str(error)) from error

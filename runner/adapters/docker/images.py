@@ -5,8 +5,7 @@ cancelled when the last of them has left.  An answer of the engine is cached for
 are submitted together ask it once.  A job that asks again found the image gone, and the engine is asked anew.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -14,12 +13,9 @@ from time import monotonic
 from typing import Final
 
 from images.cancellation import CancellationToken
-from images.errors import BuildCancelled, EngineUnavailable, HostFault
-from images.errors import BuildFailed as ImageBuildFailed
-from images.errors import ImageRefused as RefusedByStore
 from images.store import ImageStore
-from runner.base.errors import Unavailable
-from runner.core.ports.images import Accelerator, BuildFailed, ImageRefused, PullPolicy
+from runner.adapters.package_errors import translated
+from runner.core.ports.images import Accelerator, PullPolicy
 
 CACHE_S: Final = 5.0
 """How long an answer of the engine is used; a launch notices if the image has been removed meanwhile."""
@@ -73,7 +69,7 @@ class DockerImages:
     def _make(self, wanted: str, job_id: str, make: Callable[[CancellationToken], str]) -> str:
         token = self._join(wanted, job_id)
         try:
-            with _translated():
+            with translated():
                 return make(token)
         finally:
             self.leave(job_id)
@@ -99,25 +95,13 @@ class DockerImages:
                 build.token.cancel("the daemon stops, and the next one starts the build again")
 
     def resolve(self, reference: str) -> str:
-        with _translated():
+        with translated():
             return self._store.resolve(reference)
 
     def pin(self, reference: str, pull: PullPolicy) -> str:
-        with _translated():
+        with translated():
             return self._store.pin(reference, pull)
 
     def digest(self, accelerator: Accelerator) -> str:
-        with _translated():
+        with translated():
             return self._store.digest(accelerator)
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except RefusedByStore as error:
-        raise ImageRefused(str(error)) from error
-    except (EngineUnavailable, BuildCancelled, HostFault) as error:
-        raise Unavailable(f"{error}; it is tried again") from error
-    except ImageBuildFailed as error:
-        raise BuildFailed(str(error)) from error

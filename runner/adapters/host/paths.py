@@ -14,6 +14,7 @@ import struct
 from pathlib import Path
 from typing import Final
 
+from runner.base.errors import UsageError
 from runner.base.readable import readable_size
 from runner.base.textfile import one_line
 from runner.core.ports.users import ROOT_HOME, PathKind, is_of_system
@@ -80,6 +81,15 @@ def open_path(path: Path, kind: PathKind) -> int:
         raise PathRefusedError(f"{shown}: {_describe(error)}") from error
     finally:
         os.close(opened)
+
+
+def read_opened(descriptor: int, path: Path) -> bytes:
+    """Return the content of a small file that was opened, and close it; may raise UsageError."""
+    with os.fdopen(descriptor, "rb") as file:
+        content = file.read(MAX_SECRET_BYTES + 1)
+    if len(content) > MAX_SECRET_BYTES:  # it has grown since
+        raise UsageError(f"{one_line(str(path))}: is larger than {readable_size(MAX_SECRET_BYTES)}")
+    return content
 
 
 def open_beneath(directory: int, name: str) -> int:

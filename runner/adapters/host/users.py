@@ -19,12 +19,12 @@ from jobs.contract import open_directory
 from runner.adapters.host.accounts import SubordinateIds, has_account
 from runner.adapters.host.code_snapshot.frames import read_frames
 from runner.adapters.host.code_snapshot.walk import LAST, WalkLimits
-from runner.adapters.host.paths import MAX_SECRET_BYTES, PathRefusedError
+from runner.adapters.host.paths import PathRefusedError, read_opened
 from runner.adapters.host.user_files import UserFiles
 from runner.adapters.host.user_outputs import UserOutputs
 from runner.adapters.host.workers import OneWorker, Spawner, WorkerEnded, Workers
 from runner.base.errors import Unavailable, UsageError
-from runner.base.readable import readable_duration, readable_size
+from runner.base.readable import readable_duration
 from runner.base.textfile import Position, one_line
 from runner.core.ports.users import Owner, PathKind, UnknownUids, User
 
@@ -139,11 +139,7 @@ class HostUsers:
         return self.open_as_user(_as_user(owner), path, "directory")
 
     def read_as_user(self, who: User, path: Path) -> bytes:
-        with os.fdopen(self.open_as_user(who, path, "secret"), "rb") as file:
-            content = file.read(MAX_SECRET_BYTES + 1)
-        if len(content) > MAX_SECRET_BYTES:  # it has grown since it was opened
-            raise UsageError(f"{one_line(str(path))}: is larger than {readable_size(MAX_SECRET_BYTES)}")
-        return content
+        return read_opened(self.open_as_user(who, path, "secret"), path)
 
     def read_jobs(self, who: User, submission: "Submission") -> "WrittenJobs":
         shown = submission.shown or submission.path

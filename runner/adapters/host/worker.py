@@ -25,7 +25,7 @@ from images.errors import BuildFailed
 from images.packages.answer import FoundPackage, read_answer
 from jobs.contract import CheckpointInvalid, profiles_dir
 from runner.adapters.host.links import find_links_out
-from runner.adapters.host.paths import MAX_SECRET_BYTES, PathRefusedError, check_path, open_path
+from runner.adapters.host.paths import PathRefusedError, check_path, open_path, read_opened
 from runner.adapters.host.user_files import UserFiles
 from runner.adapters.host.user_outputs import UserOutputs
 from runner.adapters.rpc.calls import Calls, Descriptor, Interface
@@ -33,7 +33,6 @@ from runner.adapters.rpc.errors import ErrorKinds, text_alone
 from runner.adapters.rpc.frames import MAX_REQUEST_BYTES, Disconnected, close_all, receive, send
 from runner.base.errors import Unavailable, UsageError
 from runner.base.identity import limit
-from runner.base.readable import readable_size
 from runner.base.textfile import FileError, Position, Problem, one_line
 from runner.base.threads import run_to_future
 from runner.files.dockerfile import check_dockerfile
@@ -132,13 +131,9 @@ def _as_values(work: Callable[[], T]) -> T:
 def _read_small(path: Path) -> bytes:
     """Return the content of a small file; may raise UsageError."""
     try:
-        with os.fdopen(open_path(path, "secret"), "rb") as file:
-            content = file.read(MAX_SECRET_BYTES + 1)
+        return read_opened(open_path(path, "secret"), path)
     except PathRefusedError as error:
         raise UsageError(str(error)) from error
-    if len(content) > MAX_SECRET_BYTES:  # it has grown since it was opened
-        raise UsageError(f"{one_line(str(path))}: is larger than {readable_size(MAX_SECRET_BYTES)}")
-    return content
 
 
 def _read_policy(path: Path) -> bytes:

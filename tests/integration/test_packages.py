@@ -276,6 +276,13 @@ def test_a_dockerfile_that_reaches_for_more_is_refused_at_its_line(daemon: Servi
     assert "c-add/Dockerfile:2:1: ADD http://x/y /y: ADD downloads with the network of the engine" in said
 
 
+def test_a_dockerfile_that_the_kept_code_lacks_is_refused_at_its_field(daemon: Service) -> None:
+    file = c_project(daemon, "c-left-out")
+    (daemon.root / "c-left-out/.runnerignore").write_text("Dockerfile\n")
+    said = daemon.runner("submit", str(file), code=2)
+    assert "image.dockerfile: Dockerfile is left out of the code that is kept" in said
+
+
 def remove_system_image(daemon: Service, image: str) -> tuple[list[str], str]:
     """Remove the image with Debian packages that an image has or is; return its layers and its digest."""
     with docker_client(daemon.engine) as client:

@@ -162,7 +162,7 @@ def _more_memory(adjustment: Adjustment, facts: Facts) -> int | None:
     """Return the memory after an adjustment, at most that of the machine; None: something is not known."""
     now, most = (_number(facts, name) for name in ("effective.memory", "host.memory"))
     factor = memory_factor(adjustment.turn)
-    return min(int(now * factor) // MIB * MIB, most) if now and most and factor else None
+    return min(int(now * factor), most) // MIB * MIB if now and most and factor else None
 
 
 def _number(facts: Facts, name: str) -> int:

@@ -83,6 +83,9 @@ def test_memory_grows_up_to_that_of_the_machine_also_for_a_program_without_setti
     }
     assert can_adjust(MORE, facts)
     assert describe_change(MORE, facts) == "memory 48GiB → 64GiB"
+    odd = {**facts, "host.memory": 52 * GIB + 7}  # as nine tenths of a machine are
+    assert describe_change(MORE, odd) == "memory 48GiB → 52GiB"
+    assert not can_adjust(MORE, {**odd, "effective.memory": 52 * GIB})
     full = {**facts, "effective.memory": 64 * GIB}
     assert not can_adjust(MORE, full)
     assert describe_exhausted((MORE,), full) == "memory cannot go any further"

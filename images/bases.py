@@ -46,6 +46,11 @@ _INSTALL: Final = (
     f"export APT_CONFIG={OPTIONS} && apt-get update && apt-get install -y --no-install-recommends $PACKAGES"
     " && apt-get clean && rm -rf /var/lib/apt/lists/*"
 )
+_NOBODY: Final = (65532, 65532)
+ASKED_BYTES: Final = 2 * 1024**3
+ASKED_WITHIN_S: Final = 300.0
+"""What the Python of an image, which may be any program, has of memory and time to say what it is."""
+
 _APT_FAILED: Final = 100
 """The exit code of ``apt-get``, mostly for an archive that does not answer."""
 
@@ -129,7 +134,10 @@ def ask_python(
     cached = kept / f"{image.removeprefix('sha256:')}.json"
     if cached.is_file():
         return parse(json.loads(cached.read_text()))
-    end = engine.step(Step(image, ("python3", "-c", script)))
+    asked = Step(
+        image, ("python3", "-c", script), user=_NOBODY, memory_bytes=ASKED_BYTES, seconds=ASKED_WITHIN_S
+    )
+    end = engine.step(asked)
     if end.exit_code != 0:
         raise BuildFailed(f"image {image[:19]}: python3 ends with {end.exit_code}: {end.output.strip()}")
     try:

@@ -177,7 +177,8 @@ class DockerEngine:
         All engines and image stores have commits.  A build would write the layer twice more.
         """
         config = self.inspect(addition.below)["Config"]
-        remove = Step(addition.below, ("rm", "-rf", "--", *addition.removed), root=True)
+        argv = ("rm", "-rf", "--", *addition.removed)
+        remove = Step(addition.below, argv, root=True, seconds=_LAYER_SILENCE_S)
         action = f"add to {addition.below}"
         with (
             self._client(action, _LAYER_SILENCE_S) as api,
@@ -483,7 +484,7 @@ def _step_arguments(api: docker.APIClient, step: Step) -> dict[str, Any]:
         | ({"/tmp": "rw,exec,nosuid,nodev,size=4g,mode=1777"} if build else {}),  # noqa: S108
         read_only=build,
         mem_limit=step.memory_bytes,
-        pids_limit=1024 if build else None,
+        pids_limit=1024,
         cap_drop=None if step.root else ["ALL"],
         security_opt=["no-new-privileges:true"],
         log_config=_log_config(step),
@@ -516,7 +517,7 @@ def _log_config(step: Step) -> LogConfig | None:
     """Return the log that the engine keeps of a command: none if the output is read as it comes."""
     if step.result is not None:
         return LogConfig(type="none")
-    if step.user is None and not step.root:
+    if not step.root:
         return LogConfig(type="json-file", config={"max-size": f"{2 * MAX_OUTPUT_BYTES}", "max-file": "2"})
     return None
 

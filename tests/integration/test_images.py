@@ -19,6 +19,7 @@ import docker
 import pytest
 from click.testing import CliRunner
 
+from images import bases
 from images.cancellation import CancellationToken
 from images.context import entries_below, text_entry, write_tar
 from images.docker_engine import DockerEngine
@@ -427,6 +428,28 @@ def test_the_command_line_builds_lists_and_explains(
     down = CliRunner().invoke(cli, ["images", "prune"])
     assert down.exit_code == 4
     assert down.stderr.endswith("none.sock: No such file or directory); scripts/engine starts one\n")
+
+
+HOSTILE: Final = """\
+FROM runner-base:bookworm
+RUN rm /usr/bin/python3; printf '%s\\n' '#!/bin/sh' \\
+  'first() { cat "$@" 2>/dev/null | head -n 1; }; cd /sys/fs/cgroup' \\
+  'pids=$(first pids.max pids/pids.max) memory=$(first memory.max memory/memory.limit_in_bytes)' \\
+  'touch /etc/x /var/tmp/x 2>/dev/null && written=true; uid=$(id -u)' \\
+  'echo "{\\"pids\\": $pids, \\"memory\\": $memory, \\"written\\": ${written:-false}, \\"uid\\": $uid}"' \\
+  >/usr/bin/python3; chmod 755 /usr/bin/python3
+"""
+"""An image whose Python is another program, which tells what it may take."""
+
+
+def test_an_image_is_asked_for_its_python_within_limits(
+    base_image: str, client: docker.DockerClient, tmp_path: Path
+) -> None:
+    _build("classic", HOSTILE, [])
+    made = str(client.images.get("runner-images-test:build").id)
+    found = bases.ask_python(DockerEngine(), made, "", tmp_path, dict)
+    assert found == {"pids": 1024, "memory": bases.ASKED_BYTES, "written": False, "uid": 65532}
+    assert base_image
 
 
 def _build(kind: BuilderKind, dockerfile: str, lines: list[str]) -> list[str]:

@@ -125,7 +125,8 @@ def _observe(heartbeat: Heartbeat, probe: ProgressProbe, attempt: Attempt, now: 
         if heartbeat.sign is None:
             heartbeat = heartbeat.observe(silent, now if heartbeat.born is None else heartbeat.born)
         return heartbeat.observe(silent, now)
-    return heartbeat.observe(probe.sign, now)
+    told = probe.facts.get("progress.step")
+    return heartbeat.observe(probe.sign, now, told if isinstance(told, int) else None)
 
 
 def _silent_since_start(attempt: Attempt) -> ProgressReport:
@@ -139,7 +140,7 @@ def heartbeat_facts(
 ) -> dict[str, object]:
     """Return the facts that only repeated probes can tell."""
     if heart.sign is None:
-        return {}
+        return {} if heart.told is None else {"progress.idle_s": heart.idle_s}
     facts: dict[str, object] = {
         "heartbeat.age_s": heart.age_s,
         "heartbeat.limit_s": heart.limit_s(floor_s, phases),

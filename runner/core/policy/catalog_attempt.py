@@ -228,7 +228,7 @@ PROGRESS_FACTS: Final = (
         FactKind.NUMBER,
         _WATCH,
         "time since the step last grew, whatever the heartbeat says",
-        "the runner's clock, since the step in status.json last grew",
+        "the runner's clock, since the step in status.json grew, or that of the log changed",
         least=0,
         unit="s",
     ),

@@ -65,6 +65,7 @@ class Heartbeat:
 
     window_s: float = 300.0  # of the recent rate
     sign: ProgressReport | None = None
+    told: int | None = None  # the step that the log of a program without reports tells
     born: float | None = None  # when the attempt started, monotonic seconds; None: nobody knows
     start_s: float | None = None  # from there to its first step; None: not yet, or nobody looked on
     looked: float = 0.0  # when
@@ -76,15 +77,28 @@ class Heartbeat:
     first: ProgressPoint | None = None
     points: tuple[ProgressPoint, ...] = ()
 
-    def observe(self, sign: ProgressReport | None, now: float) -> "Heartbeat":
-        """Return the heartbeat after another probe; ``sign`` is None if no report could be read."""
+    def observe(self, sign: ProgressReport | None, now: float, told: int | None = None) -> "Heartbeat":
+        """Return the heartbeat after another probe; ``sign`` is None if no report could be read.
+
+        Args:
+            sign: the report.
+            now: monotonic seconds.
+            told: the step that the log tells.  A log is no heartbeat: only the time without a step counts.
+        """
+        passed = min(max(now - self.looked, 0.0), MAX_PROBE_GAP_S)
         if sign is None or self.sign is None:
             spoke = now if sign else self.spoke
+            waited_s = self.idle_s + passed if told is not None and told == self.told else 0.0
             after = replace(
-                self, sign=sign or self.sign, looked=now, spoke=spoke, start_s=self._start(sign, now)
+                self,
+                sign=sign or self.sign,
+                told=told,
+                looked=now,
+                spoke=spoke,
+                idle_s=self.idle_s if self.sign else waited_s,
+                start_s=self._start(sign, now),
             )
             return _counted(after, sign, now)
-        passed = min(max(now - self.looked, 0.0), MAX_PROBE_GAP_S)
         age = self.age_s + passed
         spoke, grown = sign != self.sign, max(sign.step - self.sign.step, 0)
         learnt = self._learnt(self.sign.phase, age) if spoke and self.steps >= WARM_UP_STEPS else self.longest

@@ -117,6 +117,21 @@ def test_a_report_that_changes_without_a_step_is_a_sign_of_life() -> None:
     assert alive.is_over_limit(floor_s=20) is False
 
 
+def test_of_a_program_without_reports_the_step_of_its_log_is_timed_and_its_silence_is_not() -> None:
+    heart = Heartbeat()
+    for now, told in ((10.0, 3), (40.0, 3), (65.0, 3)):
+        heart = heart.observe(None, now, told)
+    assert (heart.idle_s, heart.age_s, heart.limit_s()) == (55, 0, None)
+    assert heart.observe(None, 70.0, 4).idle_s == 0
+    assert heart.observe(None, 70.0, 1).idle_s == 0  # of another phase, which counts from the beginning
+    assert heart.observe(None, 70.0).idle_s == 0
+
+
+def test_a_report_that_cannot_be_read_for_a_moment_does_not_end_the_wait_for_a_step() -> None:
+    waits = _looks([(40, _sign(10)), (50, _sign(10))], _steps(10))
+    assert waits.observe(None, 55.0, 7).idle_s == waits.idle_s > 0
+
+
 @pytest.mark.parametrize("phase", TIMELESS)
 def test_what_nobody_can_time_has_no_limit(phase: str) -> None:
     long = _looks([(10 + each * 50, _sign(10, phase)) for each in range(200)], _steps(10))

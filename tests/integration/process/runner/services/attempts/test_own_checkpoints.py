@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.daemon.service import Service, service, until
+from tests.fakes.patience import patience
 
 NUMBERED = """\
 import os, re, sys, time
@@ -26,13 +27,33 @@ for step in range(step + 100, 401, 100):
 """
 
 
+HANGS = """\
+import os, time
+from pathlib import Path
+
+Path("last.ckpt").write_text("whole")
+for step in range(1, 6):
+    print(f"step {step}/5 loss 0.5", flush=True)
+    while step == 3 and os.environ["RUNNER_ATTEMPT"] == "1":
+        time.sleep(0.05)
+"""
+
+NO_STEPS = """\
+policy: 1
+name: no-steps
+extends: default
+on_watch:
+  - {{name: hangs, when: {{progress.idle_s: {{gt: {soon_s}}}}}, do: stop}}
+"""
+
+
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[Service]:
-    with service(executor="process") as made:
+    with service(executor="process", watch_every_s=0.2) as made:
         yield made.start()
 
 
-def submit(daemon: Service, name: str, script: str, files: str) -> str:
+def submit(daemon: Service, name: str, script: str, files: str, policy: str = "default") -> str:
     place = daemon.root / f"code of {name}"
     place.mkdir()
     (place / "train.py").write_text(script)
@@ -42,6 +63,7 @@ def submit(daemon: Service, name: str, script: str, files: str) -> str:
         resources={"cpus": 0.1, "memory": "64MiB"},
         checkpoint={"files": files},
         retry={"backoff": "0s"},
+        policy=policy,
     )
     return daemon.submit(file)
 
@@ -142,3 +164,10 @@ def test_a_torn_file_is_put_back_beside_a_newer_one_and_the_event_says_so(daemon
     assert daemon.log(job_id, 2).splitlines() == ["from 10"]
     told = "from out/best.pkl (version 2); torn, so its newest whole version was put back: out/last.pkl"
     assert told in daemon.runner("events", job_id)
+
+
+def test_a_rule_stops_a_program_whose_log_tells_no_further_step(daemon: Service) -> None:
+    (daemon.root / "no-steps.yaml").write_text(NO_STEPS.format(soon_s=patience(0.5)))
+    job_id = submit(daemon, "hangs", HANGS, "last.ckpt", policy="no-steps.yaml")
+    assert daemon.ends(job_id)["outcome"] == "succeeded"
+    assert "stopped by rule hangs" in daemon.runner("show", job_id)

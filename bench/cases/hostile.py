@@ -6,6 +6,9 @@ all users.  Everybody has a uid and a session of their own, as after a login: th
 between sessions, if it does so there.
 
 The control are the same loads at another daemon of the machine: what is slow then waits for a processor.
+
+The loads are under way for longer than a user may ask in advance (``REQUESTS_BURST_S``): no user can keep up
+the rate of the first seconds.
 """
 
 import json
@@ -72,6 +75,7 @@ def measure(scratch: Scratch) -> Iterator[Line]:
                         if loaded is not None:
                             work = partial(load, loaded, scratch.effort)
                             stack.enter_context(_as_user(groups, FIRST_UID + number, work))
+                    time.sleep(scratch.effort.settled_s)
                     times[name].append(_victim(groups, here, scratch.effort.asked))
     for asked in ASKED:
         quiet, control, ours = (

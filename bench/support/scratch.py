@@ -24,6 +24,7 @@ class Effort:
     waiting: int = 300
     queued: int = 5_000
     hostile_waiting: int = 4_000
+    settled_s: float = 15.0  # of hostile loads
     listed: int = 10_000
     followers: int = 200
     first_lines: int = 12
@@ -69,6 +70,7 @@ QUICK: Final = Effort(
     waiting=20,
     queued=20,
     hostile_waiting=20,
+    settled_s=0.0,
     listed=30,
     followers=3,
     first_lines=1,

@@ -25,19 +25,20 @@ class Slices:
     before: Path
 
     def enter(self, name: str, weight: int = USUAL) -> None:
-        """Move this process into a group, with what it starts from now on; may raise OSError."""
+        """Move this process into a group, with what it starts from now on; may raise CannotMeasure."""
         place = self.root / name
-        for group in [*reversed(place.relative_to(self.root).parents), Path(name)][1:]:
-            path = self.root / group
-            path.mkdir(exist_ok=True)
-            share = weight if path == place else USUAL
-            if (weights := path / "cpu.weight").exists():
-                weights.write_text(str(share))
-            else:
-                (path / "cpu.shares").write_text(str(1024 * share // USUAL))
-            if path != place and (below := path / "cgroup.subtree_control").exists():
-                below.write_text("+cpu")
-        (place / "cgroup.procs").write_text(str(os.getpid()))
+        with _control_groups():
+            for group in [*reversed(Path(name).parents), Path(name)][1:]:
+                path = self.root / group
+                path.mkdir(exist_ok=True)
+                share = weight if path == place else USUAL
+                if (weights := path / "cpu.weight").exists():
+                    weights.write_text(str(share))
+                else:
+                    (path / "cpu.shares").write_text(str(1024 * share // USUAL))
+                if path != place and (below := path / "cgroup.subtree_control").exists():
+                    below.write_text("+cpu")
+            (place / "cgroup.procs").write_text(str(os.getpid()))
 
     @contextmanager
     def entered(self, name: str, weight: int) -> Iterator[None]:
@@ -47,6 +48,14 @@ class Slices:
             yield
         finally:
             (self.before / "cgroup.procs").write_text(str(os.getpid()))
+
+
+@contextmanager
+def _control_groups() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CannotMeasure(f"control groups for processors: {error.strerror}: {error.filename}") from error
 
 
 @contextmanager
@@ -63,13 +72,12 @@ def slices() -> Iterator[Slices]:
     before = first or next(UNIFIED / path[1:] for _, names, path in lines if not names)
     root = (UNIFIED / "cpu" if first else UNIFIED) / f"runner-bench-{os.getpid()}"
     try:
-        root.mkdir()
-        if first is None:
-            (UNIFIED / "cgroup.subtree_control").write_text("+cpu")
-            (root / "cgroup.subtree_control").write_text("+cpu")
+        with _control_groups():
+            root.mkdir()
+            if first is None:
+                (UNIFIED / "cgroup.subtree_control").write_text("+cpu")
+                (root / "cgroup.subtree_control").write_text("+cpu")
         yield Slices(root, before)
-    except OSError as error:
-        raise CannotMeasure(f"control groups for processors: {error.strerror}: {error.filename}") from error
     finally:
         for directory in sorted(root.glob("**/"), reverse=True):
             with suppress(OSError):  # a process of a user is still there

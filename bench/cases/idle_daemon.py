@@ -1,10 +1,11 @@
 """The cost of a daemon with a long history: its start, its memory, and its processor time when idle.
 
 The start is measured from the start of the process to the first answer over the socket.  It is compared
-with a Python process that only imports the daemon's libraries and exits, which is a lower bound, and with the
-start of a daemon without a history.
+with a Python process that only imports what the daemon has imported until then and exits, with one that
+imports its libraries alone, and with the start of a daemon without a history.
 """
 
+import re
 import shutil
 import sys
 import time
@@ -29,12 +30,23 @@ from bench.support.scratch import Scratch
 BENCH: Final = "daemon"
 LIBRARIES: Final = "docker, fastapi, pydantic, structlog, uvicorn, yaml"
 FLOOR: Final = "python importing its libraries"
+IMPORTS: Final = "python importing what it imports"
 EMPTY: Final = "the start of an empty daemon"
 AIM_START_S: Final = 1.5
+AIM_IMPORTS: Final = 1.3
 AIM_HISTORY: Final = 1.1
 AIM_MEMORY_MIB: Final = 150.0
 AIM_IDLE_PERCENT: Final = 1.0
 SETTLE_S: Final = 2.0
+_IMPORTED: Final = re.compile(rb"^import time: +\d+ \| +\d+ \| +(\S+)$", re.MULTILINE)
+_IMPORT: Final = """\
+from importlib import import_module
+for name in %r:
+    try:
+        import_module(name)
+    except ImportError:
+        pass  # it was none for the daemon either
+"""
 
 
 def measure(scratch: Scratch) -> Iterator[Line]:
@@ -46,10 +58,12 @@ def measure(scratch: Scratch) -> Iterator[Line]:
         "start": _start(directory, memory),
         "empty": _start(scratch.directory("empty"), []),
         "floor": interleave.time_command([sys.executable, "-c", f"import {LIBRARIES}"], {}),
+        "imports": interleave.time_command([sys.executable, "-P", "-c", _IMPORT % _imported(scratch)], {}),
     }
     seconds = interleave.interleave(scratch.effort.starts, scratch.effort.warmups, contestants)
     start = Series(f"start to first answer, {history}", "s", seconds["start"])
     yield Result(BENCH, start, Series(FLOOR, "s", seconds["floor"]), Aim(AIM_START_S, "p50"))
+    yield Result(BENCH, start, Series(IMPORTS, "s", seconds["imports"]), Aim(AIM_IMPORTS, "ratio"))
     yield Result(BENCH, start, Series(EMPTY, "s", seconds["empty"]), Aim(AIM_HISTORY, "ratio"))
     resident = Series("resident memory after start", "MiB", tuple(memory))
     yield Result(BENCH, resident, None, Aim(AIM_MEMORY_MIB, "p50"))
@@ -62,6 +76,18 @@ def with_history(scratch: Scratch) -> Path:
     directory = scratch.directory("history")
     shutil.copy(scratch.store(), directory / "store.db")
     return directory
+
+
+def _imported(scratch: Scratch) -> list[str]:
+    """Return the modules that a daemon has imported at its first answer, but the interpreter's own."""
+    directory = scratch.directory("imports")
+    process = launch_daemon(directory, python=("-X", "importtime"))
+    try:
+        await_first_answer(directory, process)
+        log = (directory / "daemon.log").read_bytes()
+    finally:
+        terminate_daemon(process)
+    return [name.decode() for name in _IMPORTED.findall(log)]
 
 
 def _start(directory: Path, memory: list[float]) -> Callable[[], float]:

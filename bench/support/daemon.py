@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,12 +162,15 @@ def runner_command() -> list[str]:
 
 
 def launch_daemon(
-    directory: Path, executor: str = "auto", more: str = "", cpus: int = CPUS
+    directory: Path, executor: str = "auto", more: str = "", cpus: int = CPUS, python: Sequence[str] = ()
 ) -> subprocess.Popen[bytes]:
-    """Start a daemon on a directory, without waiting for it; ``more`` is added to its settings."""
+    """Start a daemon on a directory, without waiting for it.
+
+    ``more`` is added to its settings, and ``python`` to the options of its interpreter.
+    """
     settings = directory / "settings.yaml"
     settings.write_text(f"cpus: {cpus}\nexecutor: {executor}\n{more}")
-    argv = [sys.executable, "-P", "-m", "runner.cli.main", "serve"]
+    argv = [sys.executable, "-P", *python, "-m", "runner.cli.main", "serve"]
     argv += ["--state-dir", str(directory), "--settings", str(settings)]
     with (directory / "daemon.log").open("ab") as log:
         return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/")

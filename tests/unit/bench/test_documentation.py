@@ -36,7 +36,7 @@ def test_every_bench_is_explained(name: str) -> None:
     [
         f"≤ {post.AIM_MS:g} ms",
         f"≤ {decide.AIM_MS:g} ms",
-        f"≤ {idle_daemon.AIM_START_S:g} s",
+        f"≤ {idle_daemon.AIM_IMPORTS:g} \N{MULTIPLICATION SIGN}",
         f"≤ {idle_daemon.AIM_HISTORY:g} \N{MULTIPLICATION SIGN}",
         f"≤ {idle_daemon.AIM_MEMORY_MIB:g} MiB",
         f"≤ {idle_daemon.AIM_IDLE_PERCENT:g} %",

@@ -58,7 +58,7 @@ def workers_of(uid: int) -> list[str]:
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(FileNotFoundError, ProcessLookupError):
             status = (process / "status").read_text()
-            if f"Uid:\t{uid}\t" in status and (process / "comm").read_text() == "spawner\n":
+            if f"Uid:\t{uid}\t" in status and b"spawner" in (process / "cmdline").read_bytes():
                 found.append(process.name)
     return found
 

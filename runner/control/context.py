@@ -74,9 +74,7 @@ class Context:
     capacity: Capacity
     work_queue: KeyedWork
     build_queue: KeyedWork  # separate: a build that takes minutes must not delay launches
-    verification_queue: (
-        VerificationQueue  # separate: a verification that takes minutes must not delay launches
-    )
+    verification_queue: VerificationQueue  # separate: verifications of minutes must not delay launches
     past: UsageHistory
     inventory: Devices
     observe_every_s: float = 1.0

@@ -97,7 +97,7 @@ Where ``env`` cannot reset them (coreutils before 8.31, busybox), the program re
 gets the signals, and nothing waits for the daemon to read the count, or tells what is left running.
 """
 
-INSIDE: Final = f'{_IMAGE}umask "${{RUNNER_UMASK:-077}}"; cd "$1" || exit 126; shift; exec "$@"'
+INSIDE: Final = f'{_SECRETS}{_IMAGE}cd "$1" || exit 126; shift; exec "$@"'
 """A shell script that a command inside of a running attempt begins with; its output goes to whoever asked."""
 
 FORBIDDEN_VARIABLES: Final = re.compile(

@@ -29,6 +29,19 @@ def has_handler(pid: int, signal: int) -> bool:
     return found is not None and bool(int(found[1], 16) >> (signal - 1) & 1)
 
 
+def groups_of(pid: int, uid: int) -> tuple[int, ...]:
+    """Return the supplementary groups of a process that runs as a user; none if it does not, or is gone."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return ()
+    ids = re.search(r"^Uid:((?:\t\d+){4})$", status, re.MULTILINE)
+    groups = re.search(r"^Groups:\t([\d ]*)$", status, re.MULTILINE)
+    if ids is None or groups is None or set(ids[1].split()) != {str(uid)}:
+        return ()
+    return tuple(map(int, groups[1].split()))
+
+
 def is_childless(pid: int) -> bool:
     """Return True if a process is there and has no children; False where the kernel does not say."""
     try:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from runner.adapters.host.process_status import open_process
+from runner.adapters.host.process_status import groups_of, open_process
 from runner.adapters.launch import attempt_name, inside_script
 from runner.adapters.process.executor import (
     LOAD_ENVIRONMENT,
@@ -171,7 +171,8 @@ async def _start(record: ProcessRecord, attempt: ProcessIdentity, request: ExecR
         begin, own_input, own_output, own_error = mine
         more = {ATTEMPT_PID: str(attempt.pid)} if request.outlives else {}
         request = replace(request, environment={**request.environment, **more})
-        pid = _spawn(record, _directory(record, attempt), request, theirs)
+        groups = groups_of(attempt.pid, request.owner.uid)
+        pid = _spawn(record, _directory(record, attempt), request, groups, theirs)
         with ExitStack() as unless_begun:
             unless_begun.callback(_kill_and_reap, pid)
             _put_in_place(pid, attempt.pid, request.owner)
@@ -211,14 +212,18 @@ def _pipes() -> Iterator[tuple[tuple[int, int, int, int], tuple[int, int, int, i
 
 
 def _spawn(
-    record: ProcessRecord, directory: str, request: ExecRequest, theirs: tuple[int, int, int, int]
+    record: ProcessRecord,
+    directory: str,
+    request: ExecRequest,
+    groups: tuple[int, ...],
+    theirs: tuple[int, int, int, int],
 ) -> int:
     """Start the shell that becomes the command: it waits, and gives up the rights of the daemon."""
     begin, source, output, error = theirs
     extra = [f"{name}={value}" for name, value in request.environment.items()]
     command = (
         *("/bin/sh", "-c", AWAIT_PLACE, "runner"),
-        *owner_rights(request.owner, *(() if request.outlives else ("--pdeathsig", "HUP"))),
+        *owner_rights(request.owner, *(() if request.outlives else ("--pdeathsig", "HUP")), groups=groups),
         *clean_environment(),
         *("/bin/sh", "-c", LOAD_ENVIRONMENT, "runner"),
         *(("env", *extra) if extra else ()),

@@ -57,3 +57,15 @@ def test_the_program_gets_the_values_of_its_image_back(tmp_path: Path, script: s
     assert not {"CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"} & seen.keys()  # all devices of the job
     assert seen["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("script", [SUPERVISED_ENTRY, INSIDE], ids=["program", "beside it"])
+def test_a_command_gets_the_secrets_of_its_job_as_variables(tmp_path: Path, script: str) -> None:
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets/HF_TOKEN").write_text("tok")
+    (tmp_path / "attempt").mkdir()
+    told = {**JOB, "RUNNER_SECRET_ENV": "HF_TOKEN", "RUNNER_SECRETS_DIR": str(tmp_path / "secrets")}
+    places = [str(tmp_path), *([str(tmp_path / "attempt" / "log")] if script == SUPERVISED_ENTRY else [])]
+    program = ["/bin/sh", "-c", 'printf %s "$HF_TOKEN" >"$1"', "sh", str(tmp_path / "seen")]
+    subprocess.run(["/bin/sh", "-c", script, "runner", *places, *program], env=told, cwd=tmp_path, check=True)
+    assert (tmp_path / "seen").read_text() == "tok"

@@ -138,16 +138,20 @@ class ProgramCheckpoints:
         self, lineage: int, wanted: ProgramFiles, how: Verification, attempt: int = 0
     ) -> SavedCheckpoints:
         """Return the checkpoints of a lineage; see ``ProgramReader.saved``; may raise Unavailable."""
-        with self._lock, self._places(lineage, wanted) as places:
-            if places is None:
-                return SavedCheckpoints()
-            asked = self._asked(lineage, attempt, wanted)
-            work = self.verifier.of(self.owner, how)
-            try:
+        try:
+            with self._lock, self._places(lineage, wanted) as places:
+                if places is None:
+                    return SavedCheckpoints()
+                asked = self._asked(lineage, attempt, wanted)
+                work = self.verifier.of(self.owner, how)
                 found, self._seen = twice(lambda: work.look_at_program(*places, asked, how))
-            except ENDED as error:
-                return _unknown(error)
-            return found
+                return found
+        except ENDED as error:
+            return _unknown(error)
+        except Unavailable as error:
+            if not wanted.mount:
+                raise
+            return _unknown(error)
 
     def begin(self, lineage: int, wanted: ProgramFiles) -> bool:
         """Begin a lineage; see ``ProgramReader.begin_lineage``; may raise Unavailable."""
@@ -181,11 +185,18 @@ class ProgramCheckpoints:
 
     @contextmanager
     def _places(self, lineage: int, wanted: ProgramFiles) -> Iterator[tuple[int, int, int] | None]:
-        """Open the directories of a lineage; None if that of the pattern is not there."""
+        """Open the directories of a lineage; None if that of the pattern is not there.
+
+        Raises:
+            UsageError: the owner may not read the mount of the pattern, or it is gone.
+            Unavailable: its file system does not answer.
+        """
         with ExitStack() as stack:
             try:
                 base = self._open_base(lineage, wanted, stack)
             except (OSError, RunnerError):
+                if wanted.mount:  # which says nothing about the checkpoints in it
+                    raise
                 yield None
                 return
             with disk_errors("kept versions of checkpoints"):

@@ -98,6 +98,11 @@ class HostUsers:
         groups = tuple(os.getgrouplist(entry.pw_name, entry.pw_gid))
         return User(uid, entry.pw_gid, groups, entry.pw_name)
 
+    def _as_user(self, owner: Owner) -> User:
+        """Return an owner with all groups, as the job has them: a mount may be open to one of these alone."""
+        groups = self.find_user(owner.uid, owner.gid).groups
+        return User(owner.uid, owner.gid, tuple(dict.fromkeys((owner.gid, *groups))), owner.name)
+
     def _name(self, uid: int) -> str:
         """Return the name under which a uid without an account is counted."""
         person = uid if self._unknown == "accept" else self._subordinate.person(uid)
@@ -136,7 +141,7 @@ class HostUsers:
 
     def open_as_owner(self, owner: Owner, path: Path) -> int:
         """Return a descriptor of a directory, opened with the rights of an owner; see ``open_as_user``."""
-        return self.open_as_user(_as_user(owner), path, "directory")
+        return self.open_as_user(self._as_user(owner), path, "directory")
 
     def read_as_user(self, who: User, path: Path) -> bytes:
         return read_opened(self.open_as_user(who, path, "secret"), path)
@@ -205,7 +210,7 @@ class HostUsers:
             Unavailable: the process that reads it has ended.
         """
         with open_directory(directory) as place:  # which is no user's
-            worker = self._workers.one(_as_user(owner), LONG_CPU_S, ANSWER_S)
+            worker = self._workers.one(self._as_user(owner), LONG_CPU_S, ANSWER_S)
             near = self._begin(worker, "user.archive", directory=place, name=name)
         return ArchiveStream(worker, *near, one_line(name))
 
@@ -221,7 +226,7 @@ class HostUsers:
             Unavailable: the file system does not answer.
         """
         with self._open_directory(directory) as place:
-            worker = self._workers.one(_as_user(owner), CODE_CPU_S, ANSWER_S)
+            worker = self._workers.one(self._as_user(owner), CODE_CPU_S, ANSWER_S)
             near, answer = self._begin(worker, "user.update", directory=place, read_only=read_only)
         with near:
             near.settimeout(ANSWER_S)
@@ -235,7 +240,7 @@ class HostUsers:
 
         ``within_s`` is for what takes so long, and ``check`` ends the wait by what it raises.
         """
-        who = _as_user(owner)
+        who = self._as_user(owner)
         if not self._needs_other_rights(who):
             return UserOutputs(check)
         exchange = (
@@ -324,10 +329,6 @@ def _told_about(shown: str) -> Iterator[None]:
         raise UsageError(f"{one_line(shown)}: {TOO_MUCH}") from error
     except (ValueError, TypeError, LookupError) as error:
         raise Unavailable(f"{one_line(shown)}: the process that reads it gave no answer of use") from error
-
-
-def _as_user(owner: Owner) -> User:
-    return User(owner.uid, owner.gid, (owner.gid,), owner.name)
 
 
 def _calls() -> "Calls":

@@ -21,7 +21,7 @@ from runner.adapters.host import program_checkpoints, program_files
 from runner.adapters.host.job_checkpoints import CheckpointVerifier, ProgramCheckpoints
 from runner.adapters.host.run_directory import HostRunDirectory
 from runner.adapters.host.set_aside import remove
-from runner.base.errors import Unavailable
+from runner.base.errors import RunnerError, Unavailable, UsageError
 from runner.core.ports.checkpoints import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
 from runner.core.ports.users import Owner
 
@@ -948,6 +948,24 @@ def test_checkpoints_below_a_mount_are_chosen_and_set_aside_there(
     again = checkpoints.choose(1, 3, wanted, 2)
     assert again is not None
     assert again.path == "out/step-2.pt"
+
+
+@pytest.mark.parametrize(
+    "error", [Unavailable("no answer from the file systems"), UsageError("permission denied")]
+)
+def test_a_mount_that_cannot_be_read_is_not_a_mount_without_checkpoints(
+    tmp_path: Path, checkpoints: ProgramCheckpoints, monkeypatch: pytest.MonkeyPatch, error: RunnerError
+) -> None:
+    def fail(*_: object) -> int:
+        raise error
+
+    monkeypatch.setattr(type(checkpoints.verifier.work), "open_as_owner", fail)
+    wanted = ProgramFiles("out/step-*.pt", 2, str(tmp_path / "scratch"))
+    seen = checkpoints.saved(1, wanted, Verification.CONTENT)
+    assert (seen.complete, seen.unverified) == (False, (f"checkpoints: {error}",))
+    for work in (lambda: checkpoints.choose(1, 2, wanted, None), lambda: checkpoints.begin(1, wanted)):
+        with pytest.raises(type(error), match=str(error)):
+            work()
 
 
 # --- whole

@@ -5,6 +5,7 @@ every attempt is derived from it alone.
 """
 
 import os
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import wraps
@@ -413,7 +414,20 @@ class Revision(ClosedModel):
         if (code := self.program_code) is not None:
             place = str(CODE_TARGET) if in_container else str(self.base / code.path)
             changes["code"] = code.model_copy(update={"path": place})
-        return self.job.workload.model_copy(update=changes)
+        plan = self.job.workload
+        if isinstance(plan, Program) and not in_container:
+            changes["command"] = self.on_host(plan.command)
+        return plan.model_copy(update=changes)
+
+    def on_host(self, words: tuple[str, ...]) -> tuple[str, ...]:
+        """Return words of a command for a plain process: a target of a mount becomes its path on the host."""
+        return tuple(map(self._on_host, words))
+
+    def _on_host(self, word: str) -> str:
+        for mount in self.job.mounts:
+            if found := re.fullmatch(rf"([^/]*=)?{re.escape(str(mount.target))}(/.*)?", word, re.DOTALL):
+                return f"{found[1] or ''}{self.base / mount.source}{found[2] or ''}"
+        return word
 
 
 def _input_target(name: str, known: DataReference) -> PurePosixPath:

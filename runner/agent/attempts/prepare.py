@@ -203,7 +203,8 @@ class LaunchPreparer:
         if attempt.number == 1 or attempt.start.source is StartFrom.SCRATCH:
             return None
         paths = directory.paths(attempt.number, attempt.lineage)
-        if directory.saved(paths, Verification.SIZES).steps:
+        saved = directory.saved(paths, Verification.SIZES)
+        if saved.steps or not saved.complete:  # what is not known is not set aside
             return None
         checkpoint = revision.job.checkpoint
         return checkpoint.files is None and not checkpoint.keep_files
@@ -243,6 +244,7 @@ class LaunchPreparer:
         if start is None:
             return PreparedLaunch(request)
         arguments = fill_resume_args(revision.job.checkpoint.resume_args, start.path, start.step)
+        arguments = arguments if self.config.in_container else revision.on_host(arguments)
         variables = {"RUNNER_RESUME_FROM": start.path}
         told = replace(
             request,
@@ -267,7 +269,9 @@ class LaunchPreparer:
             return None
         root, _ = self._visible_paths(paths)
         mount = checkpoint_mount(revision.job)
-        below = root / "home" if chosen.in_home else Path(mount.target if mount else "")
+        below = root / "home" if chosen.in_home else Path()
+        if mount is not None:
+            below = Path(mount.target) if self.config.in_container else revision.base / mount.source
         start = ProgramStart(
             chosen.step,
             str(below / chosen.path),

@@ -4,15 +4,21 @@ import os
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from jobs.contract import RunPaths
+from runner.agent.attempts import prepare
+from runner.agent.attempts.checkpoints import program_files
 from runner.agent.attempts.service import AttemptService
 from runner.base.errors import Refused, Unavailable
 from runner.core.job.attempt import Attempt
 from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing
+from runner.core.ports.checkpoints import ProgramCheckpoint, SavedCheckpoints
+from runner.core.ports.code import WorkingDirectory
 from runner.core.ports.executor import LaunchRequest
 from runner.core.ports.images import BuildFailed
 from runner.core.ports.store import JobRow
@@ -22,6 +28,9 @@ from runner.files.revision import InitialWeights, Revision, parse_revision
 from tests.fakes.daemon.clock import FakeClock
 from tests.fakes.daemon.services import attempt_config
 from tests.fakes.engine.images import FakeImages
+
+if TYPE_CHECKING:
+    from runner.agent.ports import RunDirectory
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 PROJECT = 4711
@@ -229,3 +238,41 @@ def test_an_attempt_is_shown_the_weights_that_its_job_begins_with(
     assert spec.init_weights == (None if gone else seen)
     mounted = [(mount.source, str(mount.target)) for mount in request.mounts]
     assert mounted == ([(final, "/data/init-weights")] if in_container and not gone else [])
+
+
+@pytest.mark.parametrize(("in_container", "below"), [(True, "/data/out"), (False, "/x/out")])
+def test_a_checkpoint_in_a_mount_is_named_as_the_program_sees_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str, *, in_container: bool
+) -> None:
+    class Directory:
+        def choose_program_checkpoint(self, *_: object, **__: object) -> ProgramCheckpoint:
+            return ProgramCheckpoint(9, "step=9.ckpt")
+
+    monkeypatch.setattr(prepare, "keep_program_start", lambda *_: None)
+    more = "mounts: [{source: out, target: /data/out, read_only: false}]\n"
+    more += "checkpoint: {files: /data/out/*.ckpt}\n"
+    revision = parse_revision(row("auto", more, workload="{kind: program, command: [train]}").revision)
+    wanted = program_files(revision)
+    assert wanted is not None
+    launches = attempt_service(tmp_path, FakeImages(), in_container=in_container)._launches
+    paths = RunPaths(tmp_path, 2, 1)
+    start = launches._choose(wanted, revision, Attempt(2, 1), cast("RunDirectory", Directory()), paths)
+    assert start is not None
+    assert start.path == f"{below}/step=9.ckpt"
+
+
+@pytest.mark.parametrize("saved", [SavedCheckpoints(steps=(5,)), SavedCheckpoints(complete=False)])
+def test_the_files_of_a_program_whose_checkpoints_are_not_known_are_not_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: SavedCheckpoints
+) -> None:
+    class Directory:
+        def paths(self, attempt: int, lineage: int) -> RunPaths:
+            return RunPaths(tmp_path, attempt, lineage)
+
+        def saved(self, *_: object) -> SavedCheckpoints:
+            return saved
+
+    revision = parse_revision(row("auto", workload="{kind: program, command: [train]}").revision)
+    monkeypatch.setattr(Revision, "working_directory", lambda _: WorkingDirectory("s"))
+    known = prepare.LaunchPreparer._begins_afresh(revision, Attempt(2, 1), cast("RunDirectory", Directory()))
+    assert known is None

@@ -87,6 +87,19 @@ def test_needs_say_what_an_attempt_takes_and_on_which_devices_alone_it_can_run(t
     assert resolved("{kind: causal_lm, data: stdlib}", tmp_path).needs() == ResourceRequest(1.0, 4 * GIB)
 
 
+def test_a_plain_process_is_told_the_paths_of_its_mounts_on_the_host(tmp_path: Path) -> None:
+    rest = "mounts: [{source: out, target: /data/out}, {source: /data/out/x, target: /data/in}]\n"
+    words = "[train, /data/out, --to=/data/out/step=9.ckpt, /data/outside, /data/in/a, x/data/in]"
+    job = resolved(f"{{kind: program, command: {words}}}", tmp_path, rest)
+    out = tmp_path / "out"
+    told = ("train", str(out), f"--to={out}/step=9.ckpt", "/data/outside", "/data/out/x/a", "x/data/in")
+    plain, contained = (job.spec("7", Attempt(1, 1), in_container=each).workload for each in (False, True))
+    assert isinstance(plain, Program)
+    assert isinstance(contained, Program)
+    assert plain.command == told
+    assert contained.command == tuple(words.strip("[]").split(", "))
+
+
 @pytest.mark.parametrize(("kind", "told"), [("shared", 8 * GIB), ("whole", None), ("slice", None)])
 def test_only_who_shares_a_device_is_told_its_part(tmp_path: Path, kind: str, told: int | None) -> None:
     rest = f"resources: {{gpus: 1}}\ndevices: {{kind: {kind}, memory: 8GiB}}\n"

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 STANDARD_OUTPUT: Final = "-"
 TOP: Final = "."
+INCOMPLETE: Final = 3
+"""The exit code of a copy that lacks what could not be read, or would lead out of it."""
 
 
 @click.command()
@@ -33,7 +35,8 @@ def cp(source: str, destination: str) -> None:
 
     A relative PATH begins in the working directory of the program, /job/PATH in the run directory. The
     content of a PATH that is empty or ends with "/." is put into DEST; anything else keeps its name in
-    a directory DEST. "-" writes a tar archive with the same names to standard output.
+    a directory DEST. "-" writes a tar archive with the same names to standard output. The exit code is
+    3 if something was left out, which is told.
     """
     job, colon, path = source.partition(":")
     if not colon:
@@ -42,9 +45,11 @@ def cp(source: str, destination: str) -> None:
     client = find_or_start(complain)
     with client.stream(f"/v1/jobs/{quote_path(job)}/files{query_string({'path': path})}") as body:
         if destination == STANDARD_OUTPUT:
-            _write_archive(body, _name_of(path))
+            whole = _write_archive(body, _name_of(path))
         else:
-            _extract(body, _open_place(path, destination))
+            whole = _extract(body, _open_place(path, destination))
+    if not whole:
+        click.get_current_context().exit(INCOMPLETE)
 
 
 def _open_place(path: str, destination: str) -> Copy:
@@ -67,12 +72,13 @@ def _name_of(path: str) -> str:
     return "" if name in {"", TOP, ".."} else name
 
 
-def _write_archive(body: StreamedBody, name: str) -> None:
-    """Write an archive to standard output, whose top gets a name; what cannot be read is told.
+def _write_archive(body: StreamedBody, name: str) -> bool:
+    """Write an archive to standard output, whose top gets a name; return whether all could be read.
 
     Raises:
         Unavailable: the archive ends early.
     """
+    whole = True
     try:
         with (
             tarfile.open(fileobj=body, mode="r|") as archive,  # type: ignore[call-overload]  # only read
@@ -84,25 +90,31 @@ def _write_archive(body: StreamedBody, name: str) -> None:
                 if fact is None:
                     written.addfile(member, archive.extractfile(member) if member.isreg() else None)
                 else:
+                    whole = False
                     complain(f"{one_line(member.name)}: left out: cannot be read: {one_line(fact)}")
     except tarfile.ReadError as error:
         raise Unavailable(f"the archive is not complete ({error}); try again") from error
     sys.stdout.buffer.flush()
+    return whole
 
 
-def _extract(body: StreamedBody, copy: Copy) -> None:
-    """Extract an archive whose top becomes a copy; what would lead out of it is left out and told.
+def _extract(body: StreamedBody, copy: Copy) -> bool:
+    """Extract an archive whose top becomes a copy; return whether nothing was left out.
+
+    What would lead out of the copy is left out and told.
 
     Raises:
         Unavailable: the archive ends early.
         UsageError: the file system refuses it.
     """
+    whole = True
     try:
         with copy, tarfile.open(fileobj=body, mode="r|") as archive:  # type: ignore[call-overload]  # only read
             for member in archive:
                 try:
                     copy.add(archive, member)
                 except MemberLeftOut as error:
+                    whole = False
                     name = member.name.removeprefix(TOP).lstrip("/") or copy.name
                     complain(f"{one_line(name)}: left out: {error}")
     except tarfile.ReadError as error:
@@ -110,3 +122,4 @@ def _extract(body: StreamedBody, copy: Copy) -> None:
     except OSError as error:
         where = error.filename if isinstance(error.filename, str) else copy.place
         raise UsageError(f"{one_line(where)}: {error.strerror or error}") from error
+    return whole

@@ -104,21 +104,32 @@ def open_beneath(directory: int, name: str) -> int:
     parts = name.split("/")
     if not all(part not in {"", ".", ".."} for part in parts):
         raise PathRefusedError(f"{shown}: is not a name below a directory")
-    parent = os.dup(directory)
+    parent, part = os.dup(directory), ""
     try:
         for part in parts[:-1]:
             inner = os.open(part, os.O_PATH | os.O_DIRECTORY | _WITHOUT_LINKS, dir_fd=parent)
             os.close(parent)
             parent = inner
-        opened = os.open(parts[-1], os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | _WITHOUT_LINKS, dir_fd=parent)
+        part = parts[-1]
+        opened = os.open(part, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | _WITHOUT_LINKS, dir_fd=parent)
     except (OSError, ValueError) as error:
-        raise PathRefusedError(f"{shown}: {_describe(error)}") from error
+        link = _describe_link(parent, part)
+        raise PathRefusedError(f"{shown}: {link or _describe(error)}") from error
     finally:
         os.close(parent)
     if (problem := _kind_problem(os.fstat(opened).st_mode, "either")) is not None:
         os.close(opened)
         raise PathRefusedError(f"{shown}: {problem}")
     return opened
+
+
+def _describe_link(parent: int, name: str) -> str:
+    """Return that an entry of a directory is a link, and to what it leads; empty if it is none."""
+    try:
+        leads = os.readlink(name, dir_fd=parent)
+    except (OSError, ValueError):
+        return ""
+    return f"{one_line(name)} is a link to {one_line(leads)}, and no link is followed; name what it leads to"
 
 
 def openat2(parent: int, path: str | Path, flags: int, resolve: int) -> int:

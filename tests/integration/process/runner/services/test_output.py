@@ -47,7 +47,7 @@ def job(daemon: Service) -> str:
 def test_a_directory_is_copied_with_its_links_and_without_what_leads_out(
     daemon: Service, job: str, tmp_path: Path
 ) -> None:
-    told = daemon.runner("cp", f"{job}:out", str(tmp_path))
+    told = daemon.runner("cp", f"{job}:out", str(tmp_path), code=3)
     assert "leads: left out" in told
     made = tmp_path / "out"
     assert sorted(path.name for path in made.rglob("*")) == [
@@ -73,9 +73,9 @@ def test_a_file_is_copied_to_a_name_and_from_the_run_directory(
     assert (tmp_path / "note").read_text() == "at home"
     daemon.runner("cp", f"{job}:/code/train.py", str(tmp_path))
     assert (tmp_path / "train.py").read_text() == SCRIPT
-    daemon.runner("cp", f"{job}:", str(tmp_path / "all"))
+    daemon.runner("cp", f"{job}:", str(tmp_path / "all"), code=3)
     (tmp_path / "there").mkdir()
-    daemon.runner("cp", f"{job}:", str(tmp_path / "there"))
+    daemon.runner("cp", f"{job}:", str(tmp_path / "there"), code=3)
     assert (tmp_path / "there" / "train.py").read_bytes() == (tmp_path / "all" / "train.py").read_bytes()
     assert (tmp_path / "all" / "train.py").read_text() == SCRIPT
 
@@ -106,7 +106,11 @@ WRONG = [
     ),
     (":/job/secrets/x", '"/job/secrets/x": secrets are not copied out of a job'),
     (":/job", '"/job": is the whole run directory; name something in it'),
-    (":out/leads", "out/leads: is a loop of symbolic links"),
+    (
+        ":out/leads",
+        "out/leads: leads is a link to /etc/passwd, and no link is followed; name what it leads to",
+    ),
+    (":out/newest/x", "out/newest/x: newest is a link to model.bin, and no link is followed"),
     ("", "write JOB:PATH, for example train:out/model.pt"),
 ]
 

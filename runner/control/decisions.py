@@ -338,9 +338,14 @@ def _choose_start(
     decision: PolicyDecision, attempt: Attempt, findings: ExitFindings
 ) -> tuple[PolicyDecision, Start]:
     """Return a decision that can be carried out, and where the next attempt starts."""
-    verdict = decision.action
-    if decision.facts.get("exit.class") == "no_start" and verdict.verb is Verb.RESUME:
-        return decision, Start() if attempt.start.source is StartFrom.SCRATCH else attempt.start
+    verdict, asked = decision.action, attempt.start
+    waits = decision.facts.get("exit.class") == "no_start"
+    older = tuple(step for step in findings.steps if asked.step is None or step <= asked.step)
+    if not waits and older != findings.steps and decision.facts.get("progress.advanced") is not True:
+        waits = verdict.start.source is Source.NEWEST  # newer ones are set aside once it has loaded its own
+        findings = replace(findings, steps=older)
+    if waits and verdict.verb in {Verb.RESUME, Verb.HOLD}:
+        return decision, Start() if asked.source is StartFrom.SCRATCH else asked
     if verdict.verb is Verb.RESTART:
         return decision, Start() if verdict.limit is Guard.NO_CHECKPOINT else Start(StartFrom.SCRATCH)
     if verdict.verb is not Verb.RESUME or verdict.start.source is Source.NEWEST:

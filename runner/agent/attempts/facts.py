@@ -14,7 +14,7 @@ from typing import Final
 
 from jobs.contract import AttemptSpec, CheckpointPlan, Effective, ExitCode, Phase, Result, Status
 from runner.agent.attempts.diagnosis import Diagnosis, diagnose, find_exception
-from runner.core.job.attempt import Attempt, AttemptEnd
+from runner.core.job.attempt import Attempt, AttemptEnd, StartFrom
 from runner.core.job.exit_cause import Evidence, is_complete
 from runner.core.policy.facts import FactValue
 from runner.core.policy.heartbeat import ProgressReport
@@ -161,10 +161,14 @@ def of_checkpoints(
     """Return the facts about the verified checkpoints of a lineage; ``shown`` is the last step in its report.
 
     A checkpoint that could not be verified may be valid or not: every fact that depends on it is left out.
-    So is the progress of a program that keeps its files, as they may hold all of it.
+    So is the progress of a program that keeps its files, as they may hold all of it.  What is newer than the
+    step that an attempt was to start from is set aside once it has loaded that: before, it is no progress.
     """
+    waiting = (
+        attempt.start.source is StartFrom.STEP and saved.advanced is None and saved.attempt != attempt.number
+    )
     there = bool(saved.steps or saved.rejected or saved.unverified)
-    by_step = (saved.newest or 0) > (attempt.began or 0)
+    by_step = not waiting and (saved.newest or 0) > (attempt.began or 0)
     advanced = by_step if saved.advanced is None else saved.advanced
     sure = saved.complete and not saved.unverified
     known: dict[str, tuple[FactValue, bool]] = {
@@ -180,7 +184,7 @@ def of_checkpoints(
     }
     facts = {name: value for name, (value, is_known) in known.items() if is_known}
     if saved.newest is not None and saved.are_steps:
-        facts["checkpoint.step"] = saved.newest
+        facts["checkpoint.step"] = min(saved.newest, attempt.began or 0) if waiting else saved.newest
     if saved.changed is not None:
         facts["checkpoint.age_s"] = max((now - saved.changed).total_seconds(), 0.0)
     if saved.attempt == attempt.number:  # what runs next is what made it

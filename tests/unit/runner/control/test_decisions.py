@@ -341,6 +341,31 @@ def test_a_refused_launch_is_tried_again_where_it_was_to_begin(
     assert "attempt.uptime_s" not in facts
 
 
+@pytest.mark.parametrize("reason", [None, StopReason.PREEMPTION, StopReason.HOLD])
+def test_an_attempt_that_ends_before_it_has_loaded_its_step_is_followed_by_one_from_there(
+    case: Case, reason: StopReason | None
+) -> None:
+    case.attempt = Attempt(1, 1, Start(StartFrom.STEP, 10), began=10)
+    case.facts = {**SAVED, "progress.advanced": False}
+    case.steps = (50, 10)
+    assert case.ruling(reason, "ann").start == case.attempt.start
+    case.steps = (10,)  # it has loaded, and so set the newer one aside
+    assert case.ruling(reason, "ann").start == Start()
+
+
+def test_the_checkpoint_before_the_step_to_start_from_is_older_than_it(case: Case) -> None:
+    case.attempt = Attempt(1, 1, Start(StartFrom.STEP, 20), began=20)
+    case.facts = {**SAVED, "progress.advanced": False}
+    case.policy, case.steps = resume(Source.PREVIOUS), (50, 40, 20, 10)
+    assert case.ruling().start == Start(StartFrom.STEP, 10)
+
+
+def test_a_held_attempt_that_never_started_keeps_its_start(case: Case) -> None:
+    case.attempt = Attempt(1, 1, Start(StartFrom.STEP, 10), began=10)
+    case.facts, case.steps = {"exit.class": "no_start", "progress.advanced": False}, ()
+    assert case.ruling(StopReason.HOLD, "ann").start == case.attempt.start
+
+
 # --- Revisions
 
 

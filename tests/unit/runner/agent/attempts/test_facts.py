@@ -31,7 +31,7 @@ from runner.agent.attempts.diagnosis import find_exception
 from runner.agent.attempts.service import AttemptService
 from runner.agent.interface import ExitFindings
 from runner.base.errors import Unavailable
-from runner.core.job.attempt import Allocation, Attempt
+from runner.core.job.attempt import Allocation, Attempt, Start, StartFrom
 from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing, Stopping, StopReason
@@ -577,6 +577,14 @@ def test_a_first_checkpoint_is_doubted_once_and_not_after_a_later_step(
     assert str(facts["checkpoint.only_first"]) == known
     of_manifests = replace(saved, only_first=None)
     assert "checkpoint.only_first" not in exit_facts.of_checkpoints(of_manifests, attempt, NOW)
+
+
+def test_what_is_newer_than_the_step_to_start_from_is_no_progress_of_an_attempt_that_has_not_loaded() -> None:
+    attempt = Attempt(6, 1, Start(StartFrom.STEP, 1000), began=1000)
+    before = exit_facts.of_checkpoints(SavedCheckpoints(steps=(5000, 1000), attempt=5), attempt, NOW)
+    assert (before["progress.advanced"], before["checkpoint.step"]) == (False, 1000)
+    after = exit_facts.of_checkpoints(SavedCheckpoints(steps=(1500, 1000), attempt=6), attempt, NOW)
+    assert (after["progress.advanced"], after["checkpoint.step"]) == (True, 1500)
 
 
 def test_of_a_program_that_keeps_its_files_nobody_knows_what_it_has_saved() -> None:

@@ -253,7 +253,7 @@ def _all_codes(codes: list[tuple[Xid, ...] | None]) -> tuple[int, ...] | None:
 
 
 def _load(histories: list[_History | None]) -> dict[str, object]:
-    """Return the lowest utilisation, the window that it was measured in, and the highest memory share."""
+    """Return the lowest and the highest utilisation, their window, and the highest memory share."""
     known = [history for history in histories if history]
     if len(known) < len(histories):
         return {}
@@ -263,6 +263,7 @@ def _load(histories: list[_History | None]) -> dict[str, object]:
         load["device.memory"] = max(memory)
     busy = [[s for s in history.samples if s.health.util is not None] for history in known]
     if all(busy):
-        load["device.util"] = min(sum(s.health.util or 0.0 for s in each) / len(each) for each in busy)
+        means = [sum(s.health.util or 0.0 for s in each) / len(each) for each in busy]
+        load["device.util"], load["device.busiest"] = min(means), max(means)
         load["device.window_s"] = min(each[-1].at - each[0].at for each in busy)
     return load

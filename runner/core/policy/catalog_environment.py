@@ -49,6 +49,16 @@ DEVICE_FACTS: Final = (
         unit="%",
     ),
     Fact(
+        "device.busiest",
+        FactKind.NUMBER,
+        _RUNNING,
+        "the same, of the busiest of its devices",
+        "NVML or AMD sysfs, mean over device.window_s",
+        least=0,
+        most=100,
+        unit="%",
+    ),
+    Fact(
         "device.window_s",
         FactKind.NUMBER,
         _RUNNING,

@@ -79,11 +79,11 @@ def test_healthy_devices_are_known_to_be_healthy(site: Site) -> None:
     assert (facts["device.lost"], facts["device.recovery"], facts["device.xid"]) == (False, "none", ())
 
 
-def test_the_least_busy_and_the_fullest_device_count(site: Site) -> None:
+def test_the_least_busy_the_busiest_and_the_fullest_device_count(site: Site) -> None:
     site.probe.healths["GPU-b"] = Health(lost=False, util=10.0, memory=0.9)
     site.poll()
     facts = site.facts()
-    assert (facts["device.util"], facts["device.memory"]) == (10.0, 0.9)
+    assert (facts["device.util"], facts["device.busiest"], facts["device.memory"]) == (10.0, 50.0, 0.9)
 
 
 def test_utilisation_is_a_mean_over_the_time_that_was_looked_at(site: Site) -> None:
@@ -114,7 +114,7 @@ def test_what_other_attempts_did_to_a_device_is_not_counted(site: Site) -> None:
 def test_a_device_that_does_not_say_how_busy_it_is_makes_that_unknown(site: Site) -> None:
     site.probe.healths["GPU-b"] = Health(lost=False)
     site.poll()
-    assert not {"device.util", "device.window_s", "device.memory"} & site.facts().keys()
+    assert not {"device.util", "device.busiest", "device.window_s", "device.memory"} & site.facts().keys()
 
 
 def test_one_lost_device_is_enough_and_is_not_lent(site: Site) -> None:

@@ -78,7 +78,7 @@ class Decision:
 
 
 def decide(terms: SweepTerms, candidates: Sequence[Candidate]) -> tuple[Decision, ...]:
-    """Return the fate of candidates that wait, and of all that go on when the sweep ends."""
+    """Return the fate of candidates that wait, and of all that go on when a limit ends the sweep."""
     if (why := _exhausted(terms, candidates)) is not None:
         return _end(candidates, why)
     members, decisions = list(candidates), list[Decision]()
@@ -104,10 +104,11 @@ def decide(terms: SweepTerms, candidates: Sequence[Candidate]) -> tuple[Decision
                 decisions.append(Decision(verb, each.job_id, reason, step))
         members = ranked[:kept]
     if all(each.outcome is not None for each in members):
-        best = winner(terms, members)
-        reported = " with a value" if any(each.outcome == "succeeded" for each in members) else ""
+        best = winner(terms, candidates)
+        reported = " with a value" if any(each.outcome == "succeeded" for each in candidates) else ""
         named = f"candidate {best.number} is the best" if best else f"no candidate has succeeded{reported}"
-        return (*decisions, *_end(candidates, f"{OVER}{named}"))
+        waiting = [each for each in candidates if each.paused]  # what runs was let go on, and ends by itself
+        return (*decisions, *_end(waiting, f"{OVER}{named}"))
     return tuple(decisions)
 
 

@@ -99,6 +99,15 @@ def test_a_sweep_ends_when_the_last_ones_have_and_names_the_best(maximize: bool)
     assert winner(terms, candidates[2:]) is None
 
 
+def test_the_end_of_a_sweep_leaves_alone_what_was_let_go_on_and_names_the_best_of_all() -> None:
+    terms = SweepTerms("loss", rungs=(10,), eta=3)
+    first = at_rung(1, 0.1, final=0.1, paused=False, outcome="succeeded")
+    released, paused = at_rung(2, 0.2, paused=False), at_rung(3, 0.3)
+    assert said(decide(terms, [first, released, paused])) == {"3": CandidateVerb.END}
+    better = replace(released, outcome="succeeded", final=0.05)
+    assert decide(terms, [first, better, paused])[-1].reason == "the sweep is over: candidate 2 is the best"
+
+
 def test_a_sweep_without_success_says_so_and_one_without_rungs_lets_all_run() -> None:
     failed = [Candidate(str(n), n, outcome="failed") for n in (1, 2)]
     [end] = decide(TERMS, [*failed, at_rung(3, 1.0, 1.0, outcome=None)])[-1:]

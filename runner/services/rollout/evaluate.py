@@ -151,7 +151,11 @@ class RolloutEvaluator:
         pinned = self.service.attempt_service.policy(self.row)
         started = self.row.job.state.since if isinstance(self.row.job.state, Running) else None
         situation = Situation(validate_facts(facts, DecisionPoint.CHANGE), now, started, "", self.row.job.id)
-        decision = decide(pinned.policy, DecisionPoint.CHANGE, self.row.job.history, situation)
+        history = self.row.job.history
+        waits = self.at_next_start or not self._runs  # it is no change of what runs, and is not counted
+        counted = replace(history, swaps=0) if waits else history
+        decision = decide(pinned.policy, DecisionPoint.CHANGE, counted, situation)
+        decision = replace(decision, history=history) if waits else decision
         record = decision_row(self.row, attempt, pinned, situation, decision)
         outcome, why = self._outcome(decision, situation, worth, beyond)
         return Evaluation(

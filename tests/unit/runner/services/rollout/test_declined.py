@@ -72,6 +72,17 @@ def test_a_job_at_rest_does_not_take_fewer_steps_than_its_checkpoint_has(site: P
     assert (more["outcome"], more["revision"]) == ("store", 2)
 
 
+def test_changes_of_a_job_that_does_not_run_are_not_counted_as_those_of_one_that_does(site: Place) -> None:
+    site.runs()
+    for cache in ("memory", '"off"', "memory"):
+        changed = BASE.replace('"off"', cache)
+        assert site.apply(changed, at_next_start=True)["outcome"] == "store"
+    site.complete()
+    site.until("finished")
+    assert site.apply(BASE)["outcome"] == "store"
+    assert site.service.queries.find("1").job.history.swaps == 0
+
+
 def test_fewer_steps_are_not_stored_for_a_start_that_would_come_after_them(site: Place) -> None:
     site.runs()
     site.writes(1.0, count=10)

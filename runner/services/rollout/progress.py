@@ -122,8 +122,14 @@ def saves_when_asked(service: JobService, row: JobRow, revision: Revision) -> Sa
 def count_saves(decisions: Iterable[DecisionRow]) -> tuple[int, int]:
     """Return the number of requests to stop a job's attempts, and of those that saved the last step."""
     ends = [json.loads(each.body)["facts"] for each in decisions if each.moment == DecisionPoint.EXIT]
-    asked = [facts for facts in ends if facts.get("killed_by") in ASKED]
+    asked = [facts for facts in ends if facts.get("killed_by") in ASKED and not _had_nothing(facts)]
     return len(asked), sum(_had_saved(facts) for facts in asked)
+
+
+def _had_nothing(facts: dict[str, object]) -> bool:
+    """Return True if an attempt ended before its training began: there was nothing to save."""
+    loading = facts.get("phase") in {"init", "data"} and not facts.get("progress.step")
+    return loading or facts.get("exit.class") == "no_start"
 
 
 def _had_saved(facts: dict[str, object]) -> bool:

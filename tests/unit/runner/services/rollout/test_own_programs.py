@@ -130,6 +130,15 @@ def test_only_what_was_asked_counts_and_only_a_save_of_the_last_step() -> None:
     assert count_saves(ends) == (4, 2)
 
 
+def test_what_was_stopped_before_its_training_began_had_nothing_to_save() -> None:
+    ends = [
+        end(killed_by="preemption", exit_class="no_start"),
+        end(killed_by="operator", exit_code=143, phase="data"),
+        end(killed_by="operator", exit_code=143, phase="data", progress_step=50, checkpoint_step=40),
+    ]
+    assert count_saves(ends) == (1, 0)
+
+
 def test_the_rest_of_an_evaluation_that_a_program_prints_is_work(site: Place) -> None:
     text = SCRIPT.replace("progress: {pattern: 'step (?P<step>\\d+)'}\n", "")
     site.runs(text)

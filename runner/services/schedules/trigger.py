@@ -304,10 +304,20 @@ class ScheduleTrigger:
             row = self.schedules.known(due.schedule)
             if (due.schedule, due.at) in self._submitting | self._retry_at.keys():
                 continue
-            if row.state == "removed":
-                self.schedules.settle(due, "left_out", "the schedule was removed")
+            if why := self._is_superfluous(row, due):
+                self.schedules.settle(due, "left_out", why)
             else:
                 yield row, due
+
+    def _is_superfluous(self, row: ScheduleRow, due: FiringRow) -> str:
+        """Return the reason why a firing is not to be submitted any more; empty if it is, or has been."""
+        if self.service.store.submitted_as(_token(due)) is not None:
+            return ""
+        if (state := self.schedules.known(row.id).state) in {"removed", "paused"}:
+            return f"the schedule was {state}"
+        firings = self.schedules.firings(row.id) if row.terms["overlap"] == Overlap.REPLACE else ()
+        later = any(each.state == "submitted" and each.at > due.at for each in firings)
+        return "the job of a later time was submitted before" if later else ""
 
     # --- in a worker
 
@@ -365,8 +375,11 @@ class ScheduleTrigger:
     # --- in the exclusive section again
 
     def _record_submitted(self, row: ScheduleRow, due: FiringRow, draft: Callable[[str], JobRow]) -> None:
-        service = self.service
-        token = f"schedule:{row.id}:{due.at.isoformat()}"
+        service, token = self.service, _token(due)
+        if why := self._is_superfluous(row, due):
+            self.schedules.settle(due, "left_out", why)
+            self._submitting.discard((due.schedule, due.at))
+            return
         job = service.store.submitted_as(token)
         if job is None:
             job = draft(service.store.next_id())
@@ -401,6 +414,10 @@ class ScheduleTrigger:
         self._submitting.discard(key)
         self._retry_at[key] = self.service.clock.monotonic() + RETRY_FIRING_S
         self.schedules.settle(due, "due", first_line(why))
+
+
+def _token(due: FiringRow) -> str:
+    return f"schedule:{due.schedule}:{due.at.isoformat()}"
 
 
 def first_line(problem: object) -> str:

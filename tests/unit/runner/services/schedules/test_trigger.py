@@ -518,6 +518,52 @@ def test_what_was_due_when_a_schedule_was_removed_is_left_out(site: Clockwork) -
     assert site.jobs() == []
 
 
+def test_a_paused_schedule_submits_no_time_that_could_not_be_submitted_before(
+    site: Clockwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.make(HOURLY)
+    with monkeypatch.context() as patched:
+        patched.setattr(type(site.service.submission), "resolve", unavailable)
+        site.until("2030-01-01 13:00")
+    site.schedules.pause(site.me, "1")
+    site.until("2030-01-01 13:05")
+    assert (site.came(), site.last().text) == ([("01-01 13:00", "left_out")], "the schedule was paused")
+    assert site.jobs() == []
+
+
+@pytest.mark.parametrize("how", ["pause", "remove"])
+def test_a_time_whose_worker_has_begun_is_left_out_once_its_schedule_rests(site: Clockwork, how: str) -> None:
+    site.make(HOURLY)
+    site.at("2030-01-01 13:00")
+    site.tick()
+    getattr(site.schedules, how)(site.me, "1")
+    site.work()
+    assert (site.came(), site.jobs()) == ([("01-01 13:00", "left_out")], [])
+
+
+def test_the_job_of_an_earlier_time_does_not_take_the_place_of_a_later_one(
+    site: Clockwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.make("cron: '* * * * *', overlap: replace")
+    with monkeypatch.context() as patched:
+        patched.setattr(type(site.service.submission), "resolve", unavailable)
+        site.at("2030-01-01 12:01:45")
+        site.tick()
+        site.work()
+    site.at("2030-01-01 12:02:00")
+    site.tick()
+    site.work()
+    site.at("2030-01-01 12:02:20")
+    site.tick()
+    site.work()
+    assert site.came() == [("01-01 12:01", "left_out"), ("01-01 12:02", "submitted")]
+    assert [row.job.state.kind for row in site.jobs()] == ["preparing"]
+
+
+def unavailable(*_: object) -> None:
+    raise Unavailable("no answer from the file system in 10 s")
+
+
 def test_a_daemon_that_is_stuck_finds_the_occasion_due_later(
     site: Clockwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:

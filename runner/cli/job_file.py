@@ -202,7 +202,7 @@ def _checked(path: Path, text: bytes) -> tuple[tuple[JobFile, ...], list[str]]:
     for job in jobs:
         policy = named.policy(job)  # the policy file may be invalid
         warnings |= dict.fromkeys(shell.find_shell_warnings(getattr(job.workload, "command", ())))
-        warnings |= dict.fromkeys(of_job.find_ineffective_limits(job.retry, policy))
+        warnings |= dict.fromkeys(of_job.find_ineffective_limits(job, policy))
     return jobs, list(warnings)
 
 

@@ -255,7 +255,7 @@ class Revision(ClosedModel):
         idle = find_unused_switches(self.profile(), self.job.workload.kind, self.accelerator)
         asked = self.job.profile.changes
         vain = [f"profile.{name}: has no effect: {why}" for name, why in idle.items() if name in asked]
-        vain += of_job.find_ineffective_limits(self.job.retry, of_job.deserialize_policy(self.policy))
+        vain += of_job.find_ineffective_limits(self.job, of_job.deserialize_policy(self.policy))
         plan = self.job.workload
         if isinstance(plan, Program):
             if (torch := None if self.lock is None else locked_torch(self.lock)) is not None:

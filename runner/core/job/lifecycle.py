@@ -123,8 +123,8 @@ def advance(job: Job, event: Event) -> Step:
             return _to(job, replace(state, reason=StopReason.CANCELLED, by=by)), ()
         case Running() as state, DeadlinePassed(at):
             return _stop(job, state, StopReason.TIME_LIMIT, at)
-        case Running() as state, LivenessFailed(at, number, rule) if number == state.attempt.number:
-            return _stop(job, state, StopReason.WATCH if rule else StopReason.TIME_LIMIT, at, rule)
+        case Running() as state, LivenessFailed(at, number, rule, why) if number == state.attempt.number:
+            return _stop(job, state, StopReason.WATCH if rule else StopReason.TIME_LIMIT, at, rule or why)
         case (Starting() | Running()) as state, PreemptRequested(at, for_job):
             return _stop(job, state, StopReason.PREEMPTION, at, for_job)
         case Stopping(reason=StopReason.PREEMPTION, killed=False, started=datetime() as started) as state, (
@@ -355,8 +355,10 @@ def _skipped(ended: AttemptEnd) -> str:
 
 def _why_not(job: Job, state: Allocated, reason: str, ended: AttemptEnd) -> str:
     """Return why no attempt follows: the decision, and the message of the program or of the checkpoints."""
-    if isinstance(state, Stopping) and state.reason is StopReason.TIME_LIMIT and job.time_limit is not None:
-        return f"time limit of {readable_duration(job.time_limit)} reached"
+    if isinstance(state, Stopping) and state.reason is StopReason.TIME_LIMIT:
+        if job.time_limit is not None and (state.by is None or job.history.ran >= job.time_limit):
+            return f"time limit of {readable_duration(job.time_limit)} reached"
+        return state.by or reason  # the policy's ceiling on the running time, which may be lower
     if isinstance(state, Stopping) and state.reason is StopReason.HOLD:
         return f"held by {state.by}"
     plain = reason.removeprefix("give up: ").removeprefix("hold: ")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from jobs import contract
+from runner.base.readable import readable_duration
 from runner.base.textfile import FileError, Problem, one_line, quoted
 from runner.core.policy.digest import compute_digest
 from runner.core.policy.model import Backoff, Ceilings, Policy, Setting, tightest
@@ -149,8 +150,9 @@ def apply_job_limits(job: JobFile, policy: Policy) -> Policy:
     return tighten_policy(policy, job.retry, job.resources.time_limit)
 
 
-def find_ineffective_limits(retry: Retry, policy: Policy) -> Iterator[str]:
+def find_ineffective_limits(job: JobFile, policy: Policy) -> Iterator[str]:
     """Yield a warning for each limit of a job file that its policy already exceeds in strictness."""
+    retry, limit = job.retry, job.resources.time_limit
     most = policy.ceilings
     for name, wish, held_at in (
         ("max_attempts", retry.max_attempts, most.attempts),
@@ -158,6 +160,9 @@ def find_ineffective_limits(retry: Retry, policy: Policy) -> Iterator[str]:
     ):
         if wish is not None and wish > held_at:
             yield f"retry.{name}: has no effect, because the policy allows only {held_at}"
+    if limit is not None and most.wall is not None and limit > most.wall:
+        allowed = readable_duration(most.wall)
+        yield f"resources.time_limit: has no effect, because the policy allows only {allowed}"
 
 
 def tighten_policy(policy: Policy, retry: Retry, wall: timedelta | None) -> Policy:

@@ -317,9 +317,11 @@ def test_a_refusal_has_its_own_exit_code_and_a_daemon_in_trouble_is_not_asked_ag
 
 
 def test_a_retry_that_its_policy_does_not_allow_is_warned_about() -> None:
-    Path("job.yaml").write_text("workload: {kind: program, command: [train]}\nretry: {no_progress: 9}\n")
+    limits = "retry: {no_progress: 9}\nresources: {time_limit: 45d}\n"
+    Path("job.yaml").write_text(f"workload: {{kind: program, command: [train]}}\n{limits}")
     assert call("validate", "job.yaml").stderr == (
         "warning: job.yaml: retry.no_progress: has no effect, because the policy allows only 3\n"
+        "warning: job.yaml: resources.time_limit: has no effect, because the policy allows only 30d\n"
     )
 
 

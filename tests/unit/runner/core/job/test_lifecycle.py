@@ -321,6 +321,13 @@ def test_the_running_time_of_all_attempts_counts_against_the_limit() -> None:
     assert job.state == Finished(LATER, Outcome.FAILED, "time limit of 10m reached")
 
 
+def test_a_ceiling_that_is_lower_than_the_time_limit_is_named_in_its_place() -> None:
+    job = replace(running(), time_limit=timedelta(days=45))
+    job, _ = advance(job, LivenessFailed(LATER, 1, "", "the running time of 30d is used"))
+    job, _ = advance(job, Exited(LATER, 1, AttemptEnd(75, "stopped"), ENOUGH))
+    assert job.state == Finished(LATER, Outcome.FAILED, "the running time of 30d is used")
+
+
 def test_a_time_limit_that_is_used_up_leaves_a_deadline_in_the_past_of_nobody() -> None:
     history = History(ran=timedelta(minutes=9))
     job = replace(JOB, time_limit=timedelta(minutes=1), history=history, state=STATES[2])
@@ -410,13 +417,18 @@ def test_a_job_that_waits_is_held_at_once() -> None:
     assert (job.state, commands) == (Held(NOW, "held by ann", asked=True), ())
 
 
-@pytest.mark.parametrize(("rule", "reason"), [("stalled", StopReason.WATCH), ("", StopReason.TIME_LIMIT)])
-def test_an_attempt_that_a_rule_condemns_is_stopped_in_its_name(rule: str, reason: StopReason) -> None:
+@pytest.mark.parametrize(
+    ("rule", "reason", "by"),
+    [("stalled", StopReason.WATCH, "stalled"), ("", StopReason.TIME_LIMIT, "silent")],
+)
+def test_an_attempt_that_a_rule_condemns_is_stopped_in_its_name(
+    rule: str, reason: StopReason, by: str
+) -> None:
     job, commands = advance(running(), LivenessFailed(LATER, 1, rule, "silent"))
     assert isinstance(job.state, Stopping)
     assert (job.state.reason, job.state.by, job.state.started, commands) == (
         reason,
-        rule,
+        by,
         NOW,
         (Terminate(1),),
     )

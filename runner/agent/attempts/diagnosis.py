@@ -69,7 +69,7 @@ _SIGNS: Final = (
         rb"\[Errno 28\](?! inotify)|[Nn]o space left on device|os error (?:28|122)\b|\[Errno 122\]"
         rb"|Disk quota exceeded|PytorchStreamWriter failed writing|inline_container[^\n]{0,200}unexpected pos"
         rb"|database or disk is full"
-        rb"|\bENOSPC\b|\bEDQUOT\b|\[Errno 27\]|File too large|\d requested and \d+ written"
+        rb"|\bENOSPC\b|\bEDQUOT\b|\[Errno 27\]|File too large(?! \w)|\d requested and \d+ written"
         rb"|[Nn]ot enough (?:free )?disk space|clear: iostream error",
         "a disk or a quota is full",
     ),
@@ -275,9 +275,10 @@ _SIGNS: Final = (
     ),
     _sign(
         ExitCause.NON_FINITE,
-        rb"(?i)(?:loss|grad\w{0,40}|logits|weights?)\b[^\n]{0,60}"
-        rb"\b(?:nan|inf|infinite|non-?finite|not finite)\b"
-        rb"|\b(?:nan|inf|infinite|non-?finite|not finite)\b[^\n]{0,60}\b(?:loss|grad)|returned nan values"
+        rb"(?i)(?:loss|grad\w{0,40}|logits|weights?(?! files?\b))\b[^\n]{0,60}"
+        rb"\b(?:nan|inf|infinite(?! loop)|non-?finite|not finite)\b"
+        rb"|\b(?:nan|inf|infinite(?! loop)|non-?finite|not finite)\b[^\n]{0,60}\b(?:loss|grad)"
+        rb"|returned nan values"
         rb"|^FloatingPointError|loss scale already at minimum|probability tensor contains either"
         rb"|to satisfy the constraint[^\n]{0,200}found invalid values:",
         "loss or gradient is not finite",

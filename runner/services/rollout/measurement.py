@@ -12,6 +12,7 @@ from runner.base.threads import run_guarded
 from runner.core.job.events import CancelRequested, ReleaseRequested
 from runner.core.job.states import Finished, Held, Running, State
 from runner.core.policy.economics import MIN_MEASUREMENTS
+from runner.services.job_control import CANARY
 from runner.services.jobs import JobService
 from runner.services.rollout.progress import StepTimes
 from runner.services.rollout.throughput import (
@@ -151,12 +152,12 @@ class TrialMeasurer:
         service.daemon.run_exclusively(cancel)
 
     def release(self, job_id: str) -> None:
-        """Release a job that was held for its canary."""
+        """Release a job that is held for its canary, and not for another reason meanwhile."""
         service, event = self.service, ReleaseRequested(self.service.clock.now(), "the end of its canary")
 
         def release() -> None:
             row = service.queries.current(job_id)
-            if isinstance(row.job.state, Held):
+            if isinstance(row.job.state, Held) and row.job.state.why == f"held by {CANARY}":
                 service.daemon.apply_event(row, event)
 
         service.daemon.run_exclusively(release)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+from pydantic import BaseModel
+
 from runner.base.errors import Refused, RunnerError, UsageError
 from runner.base.textfile import FileError, one_line
 from runner.core.job.attempt import ExpectedSpeedup, Start, StartFrom
@@ -136,13 +138,18 @@ class RolloutService:
         row = self.service.queries.readable(caller, reference)
         return self.roll_back_to(row, number, self.owner_name(caller), "rolled back")
 
-    def roll_back_to(self, row: JobRow, number: int | None, by: str, why: str) -> tuple[int, int | None, str]:
-        """Roll a job back to a revision, on behalf of ``by``."""
+    def roll_back_to(
+        self, row: JobRow, number: int | None, by: str, why: str, *, since: int | None = None
+    ) -> tuple[int, int | None, str]:
+        """Roll a job back to a revision, on behalf of ``by``; limits that were set ``since`` another stay."""
         found = _find_revision(row.job, self.service.store.revisions(row.job.id), number)
         wanted, text = found.number, self.service.store.revision(row.job.id, found.number)
         if text is None:
             raise Refused(f"job {row.job.id}: the text of revision {wanted} cannot be read")
-        there = parse_revision(text.whole)
+        whole, there = text.whole, parse_revision(text.whole)
+        if since is not None and (changed := self.service.store.revision(row.job.id, since)) is not None:
+            there = _with_limits(there, parse_revision(changed.whole), parse_revision(row.revision))
+            whole = there.model_dump_json()
         lineage = found.lineage if found.lineage is not None else row.job.lineage
         if lineage == row.job.lineage and not self._compare(parse_revision(row.revision), there).changes:
             return wanted, None, "nothing differs"
@@ -154,7 +161,7 @@ class RolloutService:
             at=self.service.clock.now(),
             by=by,
             number=row.job.revision + 1,
-            text=text.whole,
+            text=whole,
             verb=Verb.KEEP if stays else Verb.RESUME,
             why=f"{why}: revision {wanted}, lineage {lineage}",
             history=row.job.history.reset_tallies(),
@@ -336,6 +343,22 @@ def _find_revision(job: Job, known: Sequence[RevisionRow], number: int | None) -
     if found is None:
         raise Refused(f"job {job.id}: has no revision {wanted}; it can go back to {others}")
     return found
+
+
+def _with_limits(there: Revision, before: Revision, now: Revision) -> Revision:
+    """Return a revision with what ``runner set`` has changed between two others."""
+
+    def kept(old: BaseModel, was: BaseModel, new: BaseModel) -> BaseModel:
+        values = ((name, getattr(new, name)) for name in type(new).model_fields)
+        return old.model_copy(update={name: value for name, value in values if value != getattr(was, name)})
+
+    jobs = (there.job, before.job, now.job)
+    limits: dict[str, object] = {
+        name: kept(*(getattr(job, name) for job in jobs)) for name in ("resources", "queue")
+    }
+    if now.job.priority != before.job.priority:
+        limits["priority"] = now.job.priority
+    return there.model_copy(update={"job": there.job.model_copy(update=limits)})
 
 
 def _other_image(before: Revision, after: Revision) -> bool:

@@ -131,7 +131,7 @@ class RolloutVerifier:
 
     def _roll_back(self, row: JobRow, promise: ExpectedSpeedup, why: str) -> None:
         try:
-            self.rollouts.roll_back_to(row, promise.back_to, "the runner", why)
+            self.rollouts.roll_back_to(row, promise.back_to, "the runner", why, since=promise.back_to + 1)
         except Unavailable:
             raise
         except RunnerError as error:

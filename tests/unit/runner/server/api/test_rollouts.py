@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,12 @@ import pytest
 from jobs.contract import Effective, FileDigest, Manifest, Phase, Status, dump
 from runner.base.errors import Unavailable
 from runner.core.job.attempt import ExpectedSpeedup
+from runner.core.job.events import HoldRequested
+from runner.core.job.states import Held
 from runner.core.policy.economics import Rate, Work
+from runner.files.revision import parse_revision
 from runner.server.api import rollouts as changes
+from runner.services.job_control import CANARY
 from runner.services.rollout.verify import RolloutVerifier, verify
 from tests.unit.runner.server.api.test_jobs import ME, Site, error, wait_until
 
@@ -454,6 +459,37 @@ def test_what_its_owner_allowed_is_held_to_no_speed(site: Place) -> None:
     site.verifier.verify_all()
     job = site.service.queries.find("1").job
     assert (job.revision, job.promise) == (2, None)
+
+
+def test_a_change_that_is_taken_back_leaves_what_a_person_has_set_since(site: Place) -> None:
+    site.runs()
+    site.saves(40)
+    site.writes(1.0)
+    site.apply(CACHED, canary=site.measured(CACHED, 10.0))
+    site.attempt(2)
+    site.ask("POST", "/jobs/1/limits", {"priority": 90, "time_limit_s": 7200})
+    site.ask("POST", "/jobs/1/restart", {})
+    site.attempt(3)
+    site.writes(0.2, first=40)
+    site.verifier.verify_all()
+    job = parse_revision(site.service.queries.find("1").revision).job
+    assert site.service.queries.find("1").job.revision == 4
+    assert (job.priority, job.resources.time_limit, job.profile.changes["graph_cache"]) == (
+        90,
+        timedelta(hours=2),
+        "off",
+    )
+
+
+@pytest.mark.parametrize("parked", [True, False])
+def test_only_a_job_that_its_canary_holds_is_released_for_its_end(site: Place, parked: bool) -> None:  # noqa: FBT001
+    site.runs()
+    held = HoldRequested(site.service.clock.now(), CANARY if parked else "ann")
+    daemon, find = site.service.daemon, site.service.queries.current
+    daemon.run_exclusively(lambda: daemon.apply_event(find("1"), held))
+    site.until("held")
+    site.verifier.rollouts.canaries._measurer.release("1")
+    assert isinstance(site.service.queries.find("1").job.state, Held) is not parked
 
 
 @pytest.mark.parametrize("count", [21, 24, 60])

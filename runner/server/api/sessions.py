@@ -60,7 +60,19 @@ SIGNALLED: Final = 128
 HOLDER_S: Final = 30.0
 """How long a program of the runner may take to start inside of a job."""
 
+MAX_SAID_BYTES: Final = 4096
+"""Of what such a program says before it is ready; the job itself may write to the same pipe."""
+
+MESSAGE_BYTES: Final = 1024
+"""What a message counts at least, beside its bytes: an empty one costs the daemon as much."""
+
+CONTROL_BYTES: Final = 16 * 1024
+"""What a message counts that the executor has to be asked for."""
+
 TERMINAL_POLL_S: Final = 0.05
+
+LONGEST_POLL_S: Final = 0.5
+"""Between two looks for a terminal, which a client may wait for for long."""
 
 SEEN_ALIVE_S: Final = 0.5
 """How long the executor may still show an attempt whose commands were killed with it."""
@@ -201,10 +213,8 @@ class SessionRoutes:
         process = await self.executor.start(session.key, request)
         try:
             await _await_ready(process, session)
-        except Unavailable:
-            if await process.exit_code() == NO_PYTHON:
-                return False
-            raise
+        except _NoPythonError:
+            return False
         finally:
             await process.close()
         return True
@@ -226,7 +236,7 @@ class SessionRoutes:
             Refused: there is none, also after the wait that the client asks for.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + body.wait_s
+        deadline, pause_s = loop.time() + body.wait_s, TERMINAL_POLL_S
         while True:
             found = await run_control(self._sessions.find, caller, reference, "")
             try:
@@ -234,7 +244,8 @@ class SessionRoutes:
             except Refused:
                 if loop.time() >= deadline:
                     raise
-            await asyncio.sleep(TERMINAL_POLL_S)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_POLL_S)
 
     async def _attach_to(self, websocket: WebSocket, session: Session, name: str, body: AttachBody) -> str:
         connection = await run_control(self._sessions.connect, session, name)
@@ -324,6 +335,7 @@ class SessionRoutes:
                 await self._keep_pace(websocket, len(message["bytes"]))
             else:
                 await _control(process, parse_message(message.get("text") or "", ControlBody))
+                await self._keep_pace(websocket, CONTROL_BYTES)
 
     async def _outgoing(self, websocket: WebSocket, process: ExecProcess) -> None:
         async for number, chunk in process.outputs():
@@ -331,11 +343,11 @@ class SessionRoutes:
             await self._keep_pace(websocket, len(chunk))
 
     async def _keep_pace(self, websocket: WebSocket, size: int) -> None:
-        """Count bytes of a person, and wait if they are more than the settings allow."""
+        """Count a message of a person, and wait if they are more than the settings allow."""
         uid, per_s = peer_of(websocket.client).uid, self.service.settings.session_bytes_per_s
         if per_s is not None and is_limited(uid):
             person = SUBORDINATE_IDS.person(uid)
-            self.pace.take(person, size, per_s)
+            self.pace.take(person, max(size, MESSAGE_BYTES), per_s)
             await asyncio.sleep(self.pace.wait_s(person))
 
     async def _ended_with_attempt(self, session: Session) -> AttemptOutcome | None:
@@ -386,21 +398,30 @@ def attach(app: FastAPI, service: JobService, executor: ExecPort) -> None:
         app.router.routes.append(WebSocketRoute(path, partial(routes.serve, handle)))
 
 
+class _NoPythonError(Unavailable):
+    """Inside of the job is no Python to run a program of the runner."""
+
+
 async def _await_ready(process: ExecProcess, session: Session) -> None:
     """Wait until a program of the runner says that it is ready.
 
     Raises:
-        Unavailable: it says something else, or nothing for too long.
+        Unavailable: it says something else, too much, or nothing for too long.
     """
-    said = bytearray()
+    said, code = bytearray(), None
     with suppress(TimeoutError):
         async with asyncio.timeout(HOLDER_S), aclosing(process.outputs()) as outputs:
             async for _, chunk in outputs:
-                said += chunk
+                said += chunk[:MAX_SAID_BYTES]
                 if said.startswith(READY):
                     return
+                if len(said) >= MAX_SAID_BYTES:
+                    break
+            else:
+                code = await process.exit_code()
     last = said.decode(errors="replace").strip().rpartition("\n")[2]
-    raise Unavailable(f"job {session.row.job.id}: nothing was started: {last or 'no answer'}")
+    error = _NoPythonError if code == NO_PYTHON else Unavailable
+    raise error(f"job {session.row.job.id}: nothing was started: {last or 'no answer'}")
 
 
 async def _control(process: ExecProcess, said: ControlBody) -> None:

@@ -3,16 +3,28 @@
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import AsyncGenerator, AsyncIterator, MutableMapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from starlette.websockets import WebSocketDisconnect
 
+from runner.base.errors import Refused, Unavailable
 from runner.files.settings.model import Settings
-from runner.server.api import limits
+from runner.server.api import limits, sessions
 from runner.server.api.limits import BURST_S, LONGEST_WAIT_S, REQUESTS_BURST_S, Pace, RequestLimit
-from runner.server.api.sessions import SessionRoutes
+from runner.server.api.sessions import (
+    CONTROL_BYTES,
+    LONGEST_POLL_S,
+    MAX_SAID_BYTES,
+    MESSAGE_BYTES,
+    AttachBody,
+    SessionRoutes,
+    _await_ready,
+)
+from runner.server.api.threads import of_person
+from runner.services.context import Caller
 
 ANN, BOB = os.geteuid() + 1, os.geteuid() + 2
 
@@ -108,13 +120,13 @@ def test_what_was_not_taken_for_long_is_not_kept(monkeypatch: pytest.MonkeyPatch
 class Talks:
     """A command that writes without end, and is its own client."""
 
-    def __init__(self, uid: int) -> None:
+    def __init__(self, uid: int, size: int = 1024) -> None:
         self.client = SimpleNamespace(host=f"{uid}:{uid}", port=1)
-        self.sent = 0
+        self.size, self.sent = size, 0
 
     async def outputs(self) -> AsyncIterator[tuple[int, bytes]]:
         for _ in range(20):
-            yield 1, bytes(1024)
+            yield 1, bytes(self.size)
 
     async def send_bytes(self, content: bytes) -> None:
         self.sent += len(content) - 1
@@ -138,3 +150,80 @@ def test_the_bytes_of_a_session_wait_once_they_are_too_many(
     assert asyncio.run(routes._relay(talks, talks)) == 0
     assert talks.sent == 20 * 1024
     assert sum(map(bool, gate.slept)) == (20 - BURST_S if limited else 0)
+
+
+def routes_of_a_kilobyte_a_second() -> SessionRoutes:
+    service: Any = SimpleNamespace(settings=Settings(session_bytes_per_s=1024))
+    nothing: Any = None
+    return SessionRoutes(service, nothing, nothing, nothing, limits.Pace())
+
+
+def test_messages_without_a_byte_wait_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch, None)
+    talks: Any = Talks(ANN, size=0)
+    assert asyncio.run(routes_of_a_kilobyte_a_second()._relay(talks, talks)) == 0
+    assert sum(map(bool, gate.slept)) == 20 - BURST_S * 1024 / MESSAGE_BYTES
+
+
+@pytest.mark.parametrize("text", ["{}", '{"signal": "WINCH"}', '{"size": {}}'])
+def test_messages_of_text_wait_as_well(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    gate = Gate(monkeypatch, None)
+    messages = [{"type": "websocket.receive", "text": text}] * 20 + [{"type": "websocket.disconnect"}]
+
+    class Controls(Talks):
+        async def receive(self) -> Any:
+            return messages.pop(0)
+
+        async def resize(self, size: object) -> None: ...
+
+        async def signal(self, number: int) -> None: ...
+
+    controls: Any = Controls(ANN)
+    with pytest.raises(WebSocketDisconnect):
+        asyncio.run(routes_of_a_kilobyte_a_second()._incoming(controls, controls))
+    assert gate.slept[-1] == 20 * CONTROL_BYTES / 1024 - BURST_S
+
+
+class Floods:
+    """A program of the runner into whose output the job writes without end."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    async def outputs(self) -> AsyncGenerator[tuple[int, bytes], None]:
+        while self.taken < 100:
+            self.taken += 1
+            yield 1, b"x" * 64 * 1024
+
+    async def exit_code(self) -> int:
+        raise AssertionError("it runs on")
+
+
+def test_a_job_that_writes_before_a_program_of_the_runner_is_ready_fills_no_memory() -> None:
+    floods: Any = Floods()
+    session: Any = SimpleNamespace(row=SimpleNamespace(job=SimpleNamespace(id="j-1")))
+    with pytest.raises(Unavailable, match=r"^job j-1: nothing was started: x+$") as caught:
+        asyncio.run(_await_ready(floods, session))
+    assert floods.taken == 1
+    assert len(str(caught.value)) < 3 * MAX_SAID_BYTES
+
+
+def test_a_client_that_waits_long_for_a_terminal_makes_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter(range(20))
+
+    class NoTerminal:
+        def __init__(self, _: object) -> None: ...
+
+        def find(self, *_: object) -> None: ...
+
+        def choose_terminal(self, *_: object) -> str:
+            if next(looks) < 19:
+                raise Refused("no such terminal")
+            return "main"
+
+    gate = Gate(monkeypatch, None)
+    monkeypatch.setattr(sessions, "SessionService", NoTerminal)
+    waiting = routes_of_a_kilobyte_a_second()._await_terminal(Caller(ANN, ANN), "j-1", AttachBody(wait_s=60))
+    with of_person(ANN):
+        assert asyncio.run(waiting) == "main"
+    assert gate.slept[4:] == [LONGEST_POLL_S] * 15

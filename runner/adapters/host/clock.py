@@ -9,6 +9,8 @@ from typing import Final
 LONGEST_TICK: Final = timedelta(milliseconds=10)
 """Linux stamps a file with the time of the last timer tick, up to this long ago (CONFIG_HZ >= 100)."""
 
+LAST_S: Final = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
+
 
 class SystemClock:
     """Satisfies ``runner.core.ports.clock.Clock``."""
@@ -32,4 +34,9 @@ def written_at(found: os.stat_result) -> datetime:
 
     An attempt that ends because it was asked to must not look as if it had ended before it was asked.
     """
-    return datetime.fromtimestamp(found.st_mtime, UTC) + LONGEST_TICK
+    return from_unix(found.st_mtime) + LONGEST_TICK
+
+
+def from_unix(at_s: float) -> datetime:
+    """Return the moment of a file's time; whoever owns a file may have set one that no calendar has."""
+    return datetime.fromtimestamp(min(max(at_s, 0.0), LAST_S), UTC)

@@ -21,13 +21,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from jobs.contract import CheckpointInvalid
 from runner.adapters.host.checkpoint_copy import copy_content
+from runner.adapters.host.clock import from_unix
 from runner.adapters.host.file_formats import (
     MAX_HEADER_BYTES,
     find_first_damage,
@@ -253,7 +253,7 @@ class ProgramReader:
         return SavedCheckpoints(
             steps=tuple(dict.fromkeys(each.chosen_by for each in look.whole)),
             rejected=look.rejected,
-            changed=None if newest is None else datetime.fromtimestamp(newest.written_ns / 1e9, UTC),
+            changed=None if newest is None else from_unix(newest.written_ns / 1e9),
             unverified=() if look.complete else (f"{self._asked.wanted.pattern}: there are too many files",),
             complete=look.complete,
             set_aside=tuple(sorted({number for number, *_ in self._all_aside()}, reverse=True)),

@@ -365,9 +365,14 @@ class SlurmExecutor:
     def observe(self) -> tuple[Observation, ...]:
         with disk_errors(str(self.settings.directory)):
             records = list(self._records.all())
-            seen = [(booking, record, record.evidence(booking)) for booking, record in records]
         answer: QueueAnswer | Unavailable | None = None
         found: list[Observation] = []
+        seen: list[tuple[Booking, SlurmRecord, SlurmEvidence]] = []
+        for booking, record in records:
+            try:
+                seen.append((booking, record, record.evidence(booking)))
+            except (OSError, ValueError) as error:
+                found.append(Unknown(booking.key, f"the files of its attempt cannot be read: {error}"))
         for booking, record, evidence in seen:
             ended = left_alone(booking.key, evidence)
             if ended is not None:

@@ -101,6 +101,25 @@ def test_a_file_of_another_user_than_its_directory_is_no_evidence(
     assert read_foreign(tmp_path / "report") is None
 
 
+@pytest.mark.parametrize("written_s", [4 * 10**11, -(4 * 10**11), 2**62])
+def test_a_time_that_no_calendar_has_is_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written_s: int
+) -> None:
+    """A user may give a file any time, and all attempts are looked at together."""
+    (tmp_path / "report").write_text("1\n")
+    own = os.fstat
+
+    def touched(descriptor: int) -> os.stat_result:
+        found = list(own(descriptor))
+        found[8] = written_s
+        return os.stat_result(found)
+
+    monkeypatch.setattr(os, "fstat", touched)
+    found = read_foreign(tmp_path / "report")
+    assert found is not None
+    assert found[1].year in {1970, 9999}
+
+
 def test_of_a_large_file_only_its_end_is_read(tmp_path: Path) -> None:
     (tmp_path / "large").write_text("x" * 10**6 + "\nlast\n")
     found = read_foreign(tmp_path / "large")

@@ -41,6 +41,7 @@ from runner.adapters.host.log_times import note_size
 from runner.adapters.host.program_files import DIRECTORY, directory_at
 from runner.adapters.host.run_files import OwnRights, RunFiles
 from runner.adapters.host.set_aside import remove
+from runner.adapters.host.user_outputs import WEIGHTS
 from runner.base.durable import publish, write_whole
 from runner.base.errors import Refused, Unavailable, disk_errors, disk_fact
 from runner.core.accounting.curve_set import LogNumbers, NewNumbers
@@ -450,7 +451,8 @@ class HostRunDirectory:
         for lineage in range(highest(self.root / "lineages"), 0, -1):
             directory = self.paths(0, lineage).lineage_dir
             with suppress(OSError), self._files.open_directory(directory) as opened:
-                if name := work.published(opened, kind):
+                name = work.published(opened, kind)
+                if name and WEIGHTS[kind].fullmatch(name):  # a process of the user has said it
                     return directory / name
         return None
 

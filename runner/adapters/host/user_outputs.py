@@ -23,6 +23,9 @@ PIECE_BYTES: Final = 1024**2
 MOST_FILES: Final = 1000
 """Files of a checkpoint whose sizes are added up."""
 
+WEIGHTS: Final = {"best": BEST_NAME, "final": FINAL_NAME}
+"""The names of published weights."""
+
 SECTOR_BYTES: Final = 512
 """The unit of ``st_blocks``, whatever the file system's is."""
 
@@ -69,8 +72,7 @@ class UserOutputs:
 
     def published(self, lineage: Descriptor, kind: Literal["best", "final"]) -> str | None:
         """Return the name of the weights that a lineage has published; may raise OSError."""
-        pattern = BEST_NAME if kind == "best" else FINAL_NAME
-        return max(filter(pattern.fullmatch, os.listdir(lineage)), default=None)
+        return max(filter(WEIGHTS[kind].fullmatch, os.listdir(lineage)), default=None)
 
     def look_at_program(
         self,

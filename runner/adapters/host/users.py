@@ -198,7 +198,7 @@ class HostUsers:
         """
         worker = self._workers.one(who, CODE_CPU_S, ANSWER_S)
         near = self._begin(worker, "user.send_code", path=directory, known=known, limits=limits, skip=skip)
-        return CodeStream(worker, *near, one_line(str(directory)))
+        return CodeStream(worker, *near, one_line(str(directory)), limits.frame_bytes)
 
     def archive_as_owner(self, owner: Owner, directory: Path, name: str) -> "ArchiveStream":
         """Return the files at a name below a directory as a tar archive, read with the rights of an owner.
@@ -362,9 +362,15 @@ class CodeStream:
     """The answer to a request for a code directory, while it comes in."""
 
     def __init__(
-        self, worker: OneWorker, stream: socket.socket, answer: Callable[[], None], shown: str
+        self,
+        worker: OneWorker,
+        stream: socket.socket,
+        answer: Callable[[], None],
+        shown: str,
+        frame_bytes: int,
     ) -> None:
         self._worker, self._answer, self._stream, self._shown = worker, answer, stream, shown
+        self._frame_bytes = frame_bytes
         stream.settimeout(ANSWER_S)
         self._file = stream.makefile("rb", buffering=READ_BYTES)
 
@@ -377,7 +383,7 @@ class CodeStream:
         """
         complete = False
         try:
-            for kind, content in read_frames(self._file):
+            for kind, content in read_frames(self._file, self._frame_bytes):
                 yield kind, content
                 complete = kind in LAST
         except TimeoutError as error:

@@ -17,7 +17,7 @@ CHUNK_BYTES: Final = 1024 * 1024
 """The most bytes of a file in one frame."""
 
 MAX_FRAME_BYTES: Final = 256 * 1024 * 1024
-"""A longer frame is not ours: a listing of the most files has a tenth of it."""
+"""A longer frame is not ours: a listing of the most files that the settings allow has less."""
 
 
 def write_frame(stream: BinaryIO, kind: bytes, payload: bytes) -> None:
@@ -26,13 +26,17 @@ def write_frame(stream: BinaryIO, kind: bytes, payload: bytes) -> None:
     stream.write(payload)
 
 
-def read_frames(stream: SupportsRead) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the kind and the content of each frame until the stream ends; may raise EOFError."""
+def read_frames(stream: SupportsRead, most_bytes: int = MAX_FRAME_BYTES) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the kind and the content of each frame until the stream ends or one is too long.
+
+    Raises:
+        EOFError: the last one is not complete, or too long.
+    """
     while header := stream.read(_HEADER.size):
         if len(header) < _HEADER.size:
             raise EOFError
         kind, length = _HEADER.unpack(header)
-        payload = b"" if length > MAX_FRAME_BYTES else stream.read(length)
+        payload = b"" if length > most_bytes else stream.read(length)
         if len(payload) < length:
             raise EOFError
         yield kind, payload

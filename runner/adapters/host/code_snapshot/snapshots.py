@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from threading import Lock
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Annotated, Any, BinaryIO, Final, Literal, Protocol, TypeAlias, TypeVar
+
+from pydantic import BaseModel, Field, NonNegativeInt, PlainValidator, TypeAdapter
 
 from runner.adapters.host.code_snapshot import update, walk
 from runner.adapters.host.code_snapshot.store import CodeStore, make_manifest
@@ -29,7 +31,15 @@ from runner.base.textfile import one_line
 from runner.core.ports.code import CodeEntry, CodeRefused, CodeSnapshot, GitState, LeftOut, WorkingDirectory
 from runner.core.ports.users import Owner, User
 
+T = TypeVar("T")
+
 COPY_BYTES: Final = 16 * 1024**2
+
+FEW_FRAMES: Final = 1000
+"""Frames beside those of files, such as signs of life."""
+
+PART_BYTES: Final = 4096
+"""The least that a read of a file brings before its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +49,53 @@ class CodeLimits:
     max_bytes: int | None = 200 * 1024**2
     max_files: int = 50_000
     bytes_per_user: int | None = None
+
+
+def _text(value: object) -> str:
+    """Return a text; a name may hold bytes that are no UTF-8."""
+    if not isinstance(value, str):
+        raise ValueError("is no text")
+    return value
+
+
+_Text = Annotated[str, PlainValidator(_text)]
+_Key: TypeAlias = tuple[NonNegativeInt, int, int, int, int]
+_Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+_File: TypeAlias = tuple[_Text, _Key, _Digest]
+_Directory: TypeAlias = tuple[
+    _Text, list[int] | None, list[_File], list[tuple[_Text, _Text]], list[_Text], bool, list[Any]
+]
+_Kind: TypeAlias = Literal["file", "directory", "link", "special", "pointer"]
+
+
+class _Known(BaseModel):
+    """What a look tells beside content.  A process of the user says it, so nothing is believed."""
+
+    git: dict[Literal["commit", "branch", "remote", "dirty"], _Text | bool | None] | None
+    left_out: list[tuple[_Text, _Kind, int, int, _Text, bool]]
+
+
+class _Listing(_Known):
+    version: int
+    taken_ns: int
+    directories: list[_Directory]
+    above: Any
+    index: Any
+    stamp: Any
+
+
+_KNOWN: Final = TypeAdapter(_Known)
+_LISTING: Final = TypeAdapter(_Listing)
+_PATH: Final = TypeAdapter[str](_Text)
+_PROBLEMS: Final = TypeAdapter[list[str]](Annotated[list[_Text], Field(max_length=walk.MOST_PROBLEMS)])
+
+
+def _parse(kind: TypeAdapter[T], content: bytes) -> T:
+    """Return the content of a frame; may raise Refused."""
+    try:
+        return kind.validate_python(json.loads(content))
+    except (ValueError, RecursionError) as error:
+        raise Refused("workload.code: the process that reads it says what cannot be; try again") from error
 
 
 class SnapshotUse(Protocol):
@@ -80,7 +137,7 @@ class HostCodeSnapshots:
         with suppress(FileNotFoundError):
             if last is None:
                 place.unlink()
-        look = _Look(store, last)
+        look = _Look(store, last, self._limits)
         try:
             with closing(self._stream(who, directory, place if last else None)) as stream:
                 look.receive(stream.frames())
@@ -221,16 +278,17 @@ class _Look:
 
     store: CodeStore
     last: Mapping[str, Any] | None
+    limits: CodeLimits
     digests: dict[str, str] = field(default_factory=dict)
     """Of the files that were read, by path."""
     new: list[Path] = field(default_factory=list)
-    listing: dict[str, Any] | None = None
+    listing: _Listing | None = None
     """None: nothing has changed since the last look."""
-    git: dict[str, Any] | None = None
-    left_out: list[list[Any]] = field(default_factory=list)
+    known: _Known | None = None
 
-    def receive(self, frames: Iterator[tuple[bytes, bytes]]) -> None:
-        """Keep what comes in; may raise CodeRefused."""
+    def receive(self, stream: Iterator[tuple[bytes, bytes]]) -> None:
+        """Keep what comes in; may raise CodeRefused, Refused."""
+        frames = _bounded(stream, self.limits)
         for kind, content in frames:
             if kind == walk.CONTENT:
                 with suppress(_ChangedMeanwhileError):
@@ -238,16 +296,12 @@ class _Look:
             elif kind == walk.END_OF_FILE:
                 self._keep(content, self.store.put_small(b""))
             elif kind == walk.PROBLEMS:
-                raise CodeRefused(json.loads(content))
+                problems: list[str] = _parse(_PROBLEMS, content)
+                raise CodeRefused(problems)
             elif kind == walk.SAME:
-                self._know(json.loads(content))
+                self.known = _parse(_KNOWN, content)
             elif kind == walk.LISTING:
-                found = self.listing = json.loads(content)
-                self._know(found)
-
-    def _know(self, found: Mapping[str, Any]) -> None:
-        """Keep what is known beside the content."""
-        self.git, self.left_out = found["git"], found["left_out"]
+                self.known = self.listing = _parse(_LISTING, content)
 
     def _receive_file(self, first: bytes, frames: Iterator[tuple[bytes, bytes]]) -> None:
         kind, content = next(frames)
@@ -262,9 +316,9 @@ class _Look:
 
     def _keep(self, path: bytes, kept: tuple[str, Path | None]) -> None:
         digest, made = kept
-        self.digests[json.loads(path)] = digest
         if made is not None:
             self.new.append(made)
+        self.digests[_parse(_PATH, path)] = digest
 
     def publish(self, place: Path) -> CodeSnapshot | None:
         """Publish the manifest, and keep the listing for the next look; None if a file is gone meanwhile."""
@@ -282,8 +336,10 @@ class _Look:
 
     def snapshot(self, known: Mapping[str, Any]) -> CodeSnapshot:
         """Return a snapshot of which only content is known with what this look has brought."""
-        state = None if self.git is None else GitState(**self.git)
-        left_out = tuple(LeftOut(*row) for row in self.left_out)
+        assert self.known is not None  # noqa: S101  (each look ends with it)
+        git: Mapping[Any, Any] | None = self.known.git
+        state = None if git is None else GitState(**git)
+        left_out = tuple(LeftOut(*row) for row in self.known.left_out)
         return CodeSnapshot(known["id"], known["files"], known["bytes"], state, left_out)
 
     def _doubtful(self, entries: Mapping[str, CodeEntry]) -> Iterable[str]:
@@ -311,8 +367,20 @@ class _Rest:
                 raise _ChangedMeanwhileError
 
 
-def _entries(listing: Mapping[str, Any], digests: Mapping[str, str]) -> Iterator[tuple[str, CodeEntry]]:
-    for path, _, files, links, _, is_skipped, _ in listing["directories"]:
+def _bounded(frames: Iterator[tuple[bytes, bytes]], limits: CodeLimits) -> Iterator[tuple[bytes, bytes]]:
+    """Yield frames, and refuse more than those of a directory within the limits: each file is read thrice."""
+    limit = limits.bytes_per_user if limits.max_bytes is None else limits.max_bytes
+    size = 0
+    for count, (kind, content) in enumerate(frames):
+        size += len(content) if kind == walk.CONTENT else 0
+        most = FEW_FRAMES + 2 * walk.ATTEMPTS * limits.max_files + size // PART_BYTES
+        if count > most or (limit is not None and size > walk.ATTEMPTS * limit):
+            raise CodeRefused([".: more is read than may be; submit it when nothing writes into it"])
+        yield kind, content
+
+
+def _entries(listing: _Listing, digests: Mapping[str, str]) -> Iterator[tuple[str, CodeEntry]]:
+    for path, _, files, links, _, is_skipped, _ in listing.directories:
         if is_skipped:
             continue
         if path:
@@ -327,17 +395,17 @@ def _entries(listing: Mapping[str, Any], digests: Mapping[str, str]) -> Iterator
 
 
 def _write_listing(
-    place: Path, snapshot: Mapping[str, object], listing: dict[str, Any], digests: Mapping[str, str]
+    place: Path, snapshot: Mapping[str, object], listing: _Listing, digests: Mapping[str, str]
 ) -> None:
     """Keep a listing with the digests that prove something the next time."""
-    latest = listing["taken_ns"] - walk.MARGIN_NS
-    for path, _, files, *_ in listing["directories"]:
+    latest = listing.taken_ns - walk.MARGIN_NS
+    for path, _, files, *_ in listing.directories:
         prefix = f"{path}/" if path else ""
-        for file in files:
-            fresh = max(file[1][1], file[1][2]) >= latest
-            file[2] = "" if fresh else digests.get(prefix + file[0]) or file[2]
+        for number, (name, key, digest) in enumerate(files):
+            fresh = max(key[1], key[2]) >= latest
+            files[number] = (name, key, "" if fresh else digests.get(prefix + name) or digest)
     head = json.dumps({"snapshot": snapshot}).encode()
-    publish(place, head + b"\n" + json.dumps(listing, separators=(",", ":")).encode())
+    publish(place, head + b"\n" + json.dumps(dict(listing), separators=(",", ":")).encode())
 
 
 def _check_place(path: str, entries: Mapping[str, CodeEntry]) -> None:

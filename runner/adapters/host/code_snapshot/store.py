@@ -10,6 +10,7 @@ import ctypes
 import hashlib
 import json
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,6 +26,8 @@ from runner.core.ports.code import CodeEntry
 
 SINGLE_SYNCS: Final = 64
 """So many new files are written to the disk one by one; of more, the whole file system is."""
+
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 YOUNG_S: Final = 3600.0
 """A file or a manifest that is younger may belong to a submission that is not in the job store yet."""
@@ -51,7 +54,9 @@ class CodeStore:
     # --- files
 
     def path(self, digest: str) -> Path:
-        """Return the path at which a file is kept, or would be."""
+        """Return the path at which a file is kept, or would be; may raise Refused."""
+        if not _DIGEST.fullmatch(digest):
+            raise Refused(f"the code of this job is damaged: {digest[:12]!r} is no digest; submit it again")
         return self._files / digest[:2] / digest[2:]
 
     def missing(self, digests: Iterable[str]) -> frozenset[str]:

@@ -21,7 +21,7 @@ from operator import itemgetter
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, Final
 
-from runner.adapters.host.code_snapshot.frames import CHUNK_BYTES, write_frame
+from runner.adapters.host.code_snapshot.frames import CHUNK_BYTES, MAX_FRAME_BYTES, write_frame
 from runner.adapters.host.code_snapshot.git import GitSilentError, ask_state, find_repository, stamp
 from runner.adapters.host.code_snapshot.ignore import (
     ENVIRONMENT_MARK,
@@ -83,6 +83,11 @@ class WalkLimits:
 
     max_bytes: int | None
     max_files: int
+
+    @property
+    def frame_bytes(self) -> int:
+        """The most bytes of a frame: a listing has the paths, the keys and the digests of all files."""
+        return min(MAX_FRAME_BYTES, CHUNK_BYTES + 2 * PATH_BYTES * self.max_files)
 
 
 @dataclass(slots=True)

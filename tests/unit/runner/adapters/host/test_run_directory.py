@@ -11,6 +11,7 @@ import pytest
 from jobs.contract import AttemptSpec, Cause, FileDigest, Manifest, Phase, Result, Status, dump, file_sha256
 from jobs.contract.plans.causal_lm import CausalLm
 from runner.adapters.host.run_directory import HostRunDirectory, highest
+from runner.adapters.host.user_outputs import UserOutputs
 from runner.base.errors import Refused, Unavailable
 from runner.core.ports.checkpoints import SavedCheckpoints
 from runner.core.ports.code import WorkingDirectory
@@ -318,6 +319,17 @@ def test_the_weights_that_others_begin_with_are_those_of_the_newest_lineage_that
             (place / name).mkdir(parents=True)
     assert directory.weights("best") == directory.root / "lineages/2/best-00000006"
     assert directory.weights("final") == directory.root / "lineages/1/final"
+
+
+@pytest.mark.parametrize("name", ["../../../2/lineages/1/final", "/etc", "best-00000004/..", "bad-final"])
+def test_a_name_of_weights_that_leads_elsewhere_is_none(
+    directory: HostRunDirectory, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of the user says it."""
+    directory.paths(1, 1).lineage_dir.mkdir(parents=True)
+    monkeypatch.setattr(UserOutputs, "published", lambda *_: name)
+    assert directory.weights("best") is None
+    assert directory.weights("final") is None
 
 
 @pytest.mark.parametrize("lost", [".", "attempts", "lineages"])

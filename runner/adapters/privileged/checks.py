@@ -86,6 +86,7 @@ class Walls:
         _expect(0 < limits.cpus <= _MAX_CPUS and min(limits.memory_bytes, limits.pids) > 0, "no limits")
         _expect(min(limits.shm_bytes, limits.tmp_bytes) >= 0, "no limits")
         _expect(kind != "process" or not request.mounts, "mounts of a plain process")
+        _expect(request.batch is None, "options of Slurm")
         for mount in request.mounts:
             self._check_mount(mount, request)
         for device in request.devices:

@@ -57,7 +57,7 @@ RelativePath: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_PATH
 """A path below a run directory; the kernel keeps it from leading out of it."""
 
 Instance: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$")]
-ExecutorKind: TypeAlias = Literal["docker", "process", "slurm"]
+ExecutorKind: TypeAlias = Literal["docker", "process"]
 Number: TypeAlias = Annotated[int, Field(ge=1, le=2**31)]
 Size: TypeAlias = Annotated[int, Field(ge=0)]
 Snapshot: TypeAlias = Annotated[str, Field(pattern=r"^[0-9a-f]{1,128}$")]

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from contextlib import nullcontext
 from inspect import getmembers, isfunction
 from pathlib import Path
 from typing import Any, Final
@@ -87,6 +88,15 @@ def test_a_number_that_means_no_change_is_no_user(uid: int) -> None:
         with pytest.raises(Refused, match="not a request"):
             ends.exchange(content, ())
     assert ends.asked == []
+
+
+@pytest.mark.parametrize(("kind", "asked"), [("docker", 1), ("slurm", 0)])
+def test_root_submits_nothing_to_slurm_for_the_part_without_rights(kind: str, asked: int) -> None:
+    ends = Recorded()
+    content = json.dumps({"op": "attempts.use", "kind": kind, "instance": "i1"}).encode()
+    with nullcontext() if asked else pytest.raises(Refused, match="not a request"):
+        ends.exchange(content, ())
+    assert len(ends.asked) == asked
 
 
 def test_observations_arrive_as_what_they_are_in_their_order() -> None:

@@ -40,7 +40,7 @@ from runner.base.errors import Refused, Unavailable, UsageError
 from runner.core.job.attempt import ProgramStart
 from runner.core.ports.checkpoints import ProgramFiles
 from runner.core.ports.devices import Device
-from runner.core.ports.executor import Alive, ImageGone, Key, LaunchRequest, Limits, Mount
+from runner.core.ports.executor import Alive, BatchRequest, ImageGone, Key, LaunchRequest, Limits, Mount
 from runner.core.ports.images import BuildFailed
 from runner.core.ports.packages import DockerfileRequest, PackageRequest, Unresolvable
 from runner.core.ports.users import Owner, User
@@ -383,6 +383,7 @@ WRONG_LAUNCHES: Final = [
     ({"limits": Limits(1.0, 0)}, "no limits"),
     ({"mounts": (Mount(Path("/etc"), Path("/data/x")),)}, "mount source"),
     ({"mounts": (Mount(Path("/var/run/docker.sock"), Path("/data/x")),)}, "mount source"),
+    ({"batch": BatchRequest(Limits(1.0, 2**30))}, "options of Slurm"),
     ({"devices": (Device("GPU 1; rm", "nvidia", "x"),)}, "device"),
     ({"devices": (Device("GPU-1", "amd", "x", render_node=Path("/dev/sda")),)}, "device node"),
 ]

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from runner.adapters.slurm.commands import Over, SlurmCommands
-from runner.adapters.slurm.options import SlurmRules, resource_options
+from runner.adapters.slurm.options import SlurmRules, gpu_type, resource_options
 from runner.base.errors import Unavailable
+from runner.base.textfile import quoted
 from runner.core.ports.executor import BatchRequest, LaunchRefused
 from runner.core.ports.users import Owner
 
@@ -41,6 +42,10 @@ class SlurmCheck:
     _accepted: dict[tuple[int, tuple[str, ...]], float] = field(default_factory=dict)
 
     def problem(self, request: BatchRequest, owner: Owner) -> tuple[str, str] | None:
+        models = request.gpus.models if request.gpus.count else ()
+        if models and gpu_type(models, self.rules.gpu_types) is None:
+            fact = f"{quoted(models[0])} is no type of a GPU in Slurm"
+            return "devices.model", f"{fact}; sinfo --format='%N %G' lists the GPUs of nodes"
         user = [f"--uid={owner.uid}", f"--gid={owner.gid}"] if os.geteuid() == 0 else []
         options = resource_options(request, self.rules)
         asked, now_s = (owner.uid, tuple(options)), time.monotonic()

@@ -1,7 +1,8 @@
 """The options of ``sbatch`` that say what a job needs; pure."""
 
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -14,6 +15,9 @@ MARGIN: Final = timedelta(minutes=2)
 
 USUAL_PRIORITY: Final = 50
 """The priority of a job whose file names none.  Nobody gets ahead of others in Slurm by a higher one."""
+
+_TYPE: Final = re.compile(r"[a-z0-9_.-]+")
+"""A type in ``Gres``: a comma or a colon would ask for more."""
 
 OF_NODE: Final = ("RUNNER_NODE", "RUNNER_NODES", "MASTER_ADDR", "MASTER_PORT", "SLURMD_NODENAME")
 """Variables that ``node.sh`` and Slurm set, and that the program on each of several nodes gets."""
@@ -66,12 +70,16 @@ def resource_options(request: BatchRequest, rules: SlurmRules) -> list[str]:
 
 def _gpus(wanted: GpuRequest, types: Mapping[str, str]) -> Iterator[str]:
     """Yield the request for GPUs; the first model that has a type in Slurm is asked for."""
-    if not wanted.count:
-        return
-    models = [model.casefold() for model in wanted.models]
-    known = (name for model in models for part, name in types.items() if part in model)
-    kind = next(known, models[0] if models else "")
-    yield f"--gres=gpu:{kind}:{wanted.count}" if kind else f"--gres=gpu:{wanted.count}"
+    if wanted.count:
+        kind = gpu_type(wanted.models, types)
+        yield f"--gres=gpu:{kind}:{wanted.count}" if kind else f"--gres=gpu:{wanted.count}"
+
+
+def gpu_type(models: Sequence[str], types: Mapping[str, str]) -> str | None:
+    """Return the type in Slurm of the first model that has one, or that may be one; None if there is none."""
+    wanted = [model.casefold() for model in models]
+    known = (name for model in wanted for part, name in types.items() if part in model)
+    return next(known, next(filter(_TYPE.fullmatch, wanted), None))
 
 
 def _time(left: timedelta | None, grace: timedelta) -> Iterator[str]:

@@ -1,13 +1,15 @@
 """The options of sbatch, and what its errors are about; the errors are those of Slurm 22.05."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from runner.adapters.slurm.check import explain_refusal
+from runner.adapters.slurm.check import SlurmCheck, explain_refusal
 from runner.adapters.slurm.commands import OVER, PASSES, describe_failure
 from runner.adapters.slurm.options import SlurmRules, resource_options
 from runner.core.ports.executor import BatchOptions, BatchRequest, GpuRequest, Limits
+from runner.core.ports.users import Owner
 
 LIMITS = Limits(1.5, 2**30 + 1)
 
@@ -29,10 +31,23 @@ def test_resources_are_rounded_up() -> None:
         (GpuRequest(2), {}, "--gres=gpu:2"),
         (GpuRequest(1, ("H100",)), {}, "--gres=gpu:h100:1"),
         (GpuRequest(4, ("A100", "NVIDIA H100 80GB")), {"h100": "h100_80g"}, "--gres=gpu:h100_80g:4"),
+        (GpuRequest(1, ("a100:8,gpu:h100",)), {}, "--gres=gpu:1"),
+        (GpuRequest(1, ("RTX A6000", "A6000")), {}, "--gres=gpu:a6000:1"),
+        (GpuRequest(1, ("RTX A6000",)), {"a6000": "rtx"}, "--gres=gpu:rtx:1"),
     ],
 )
 def test_gpus_are_asked_for_by_count_and_type(wanted: GpuRequest, types: dict[str, str], option: str) -> None:
     assert option in resource_options(BatchRequest(LIMITS, wanted), SlurmRules(gpu_types=types))
+
+
+@pytest.mark.parametrize("model", ["a100:8,gpu:h100", "RTX A6000", "h100=2"])
+def test_a_model_that_is_no_type_in_slurm_is_refused_before_slurm_is_asked(model: str) -> None:
+    nothing: Any = None
+    asked = BatchRequest(LIMITS, GpuRequest(1, (model,)))
+    found = SlurmCheck(nothing, SlurmRules()).problem(asked, Owner(1001, 1001, "ada"))
+    assert found is not None
+    assert found[0] == "devices.model"
+    assert found[1].startswith(f'"{model}" is no type of a GPU in Slurm; sinfo')
 
 
 def test_the_time_limit_leaves_time_to_save_and_slurms_is_later_than_ours() -> None:

@@ -146,7 +146,7 @@ class HostCodeSnapshots:
                 return look.snapshot(last["snapshot"]) if last is not None and is_kept else None
             self._make_room(store)
             return look.publish(place)
-        except RunnerError:
+        except (RunnerError, OSError, PathRefusedError):
             store.discard(look.new)
             raise
 
@@ -206,7 +206,7 @@ class HostCodeSnapshots:
                 _make(store, entry, f"{target}/{path}", give, writable=not wanted.read_only)
             except FileNotFoundError as error:
                 fact = f"{one_line(path)} of snapshot {wanted.snapshot[:12]} is gone"
-                raise Refused(f"the code of this job is damaged: {fact}; submit it again") from error
+                raise store.damaged(fact) from error
 
     def update(
         self, uid: int, before: str, wanted: WorkingDirectory, place: Path, owner: Owner
@@ -433,8 +433,7 @@ def _pack(store: CodeStore, entry: CodeEntry, path: str, tar: tarfile.TarFile) -
             with store.path(entry.digest).open("rb") as file:
                 tar.addfile(member, file)
         except FileNotFoundError as error:
-            fact = f"{one_line(path)} is gone"
-            raise Refused(f"the code of this job is damaged: {fact}; submit it again") from error
+            raise store.damaged(f"{one_line(path)} is gone") from error
 
 
 def _make(
@@ -446,15 +445,15 @@ def _make(
     elif entry.kind == "link":
         os.symlink(entry.target, place)
     else:
-        _copy(store.path(entry.digest), place, entry, mode=0o644 if writable else 0o444)
+        _copy(store, place, entry, mode=0o644 if writable else 0o444)
     if give is not None:
         os.chown(place, *give, follow_symlinks=False)
 
 
-def _copy(source: Path, place: str, entry: CodeEntry, mode: int) -> None:
+def _copy(store: CodeStore, place: str, entry: CodeEntry, mode: int) -> None:
     """Copy a file; a file system that can shares the blocks until one of the two is written."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(source, "rb", buffering=0) as there:
+    with open(store.path(entry.digest), "rb", buffering=0) as there:
         descriptor = os.open(place, flags, 0o600)
         try:
             done = _copy_content(there.fileno(), descriptor)
@@ -462,8 +461,7 @@ def _copy(source: Path, place: str, entry: CodeEntry, mode: int) -> None:
         finally:
             os.close(descriptor)
     if done != entry.size:
-        fact = f"a file of {entry.size} bytes has {done}"
-        raise Refused(f"the code of this job is damaged: {fact}; submit it again")
+        raise store.damaged(f"a file of {entry.size} bytes has {done}")
 
 
 def _copy_content(source: int, target: int) -> int:

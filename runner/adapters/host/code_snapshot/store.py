@@ -56,8 +56,13 @@ class CodeStore:
     def path(self, digest: str) -> Path:
         """Return the path at which a file is kept, or would be; may raise Refused."""
         if not _DIGEST.fullmatch(digest):
-            raise Refused(f"the code of this job is damaged: {digest[:12]!r} is no digest; submit it again")
+            raise self.damaged(f"{digest[:12]!r} is no digest")
         return self._files / digest[:2] / digest[2:]
+
+    def damaged(self, fact: str) -> Refused:
+        """Return the error about a damaged snapshot; the next submission reads all files again."""
+        self.forget_listings()
+        return Refused(f"the code of this job is damaged: {fact}; submit it again")
 
     def missing(self, digests: Iterable[str]) -> frozenset[str]:
         """Return the digests of files that are not here."""
@@ -70,31 +75,34 @@ class CodeStore:
                 while part := file.read(CHUNK_BYTES):
                     yield part
         except FileNotFoundError as error:
-            fact = f"its file {digest[:12]} is gone"
-            raise Refused(f"the code of this job is damaged: {fact}; submit it again") from error
+            raise self.damaged(f"its file {digest[:12]} is gone") from error
 
     def put(self, parts: Iterable[bytes]) -> tuple[str, Path | None]:
-        """Keep the content of a file; return its digest, and its path if it is new."""
+        """Keep the content of a file; return its digest, and its path if it is new.
+
+        A file of another size was torn in a power cut, and is replaced.
+        """
         digest = hashlib.sha256()
         with self._draft() as (descriptor, draft):
             for part in parts:
                 digest.update(part)
                 write_whole(descriptor, part)
             name = digest.hexdigest()
-            path = self.path(name)
-            if path.exists():
+            path, size = self.path(name), os.fstat(descriptor).st_size
+            there = _size_at(path)
+            if there == size:
                 return name, None
             os.fchmod(descriptor, 0o400)
             path.parent.mkdir(mode=0o700, exist_ok=True)
             draft.rename(path)
             if self._used is not None:
-                self._used += os.fstat(descriptor).st_size
+                self._used += size - (there or 0)
         return name, path
 
     def put_small(self, content: bytes) -> tuple[str, Path | None]:
         """Keep a small file; nothing is written if it is here already."""
         name = hashlib.sha256(content).hexdigest()
-        return (name, None) if self.path(name).exists() else self.put([content])
+        return (name, None) if _size_at(self.path(name)) == len(content) else self.put([content])
 
     def discard(self, paths: Iterable[Path]) -> None:
         """Remove files that were put here for a snapshot that does not come about."""
@@ -240,6 +248,13 @@ def _sync_all(paths: list[Path], root: Path) -> None:
     sync(*paths, *{path.parent for path in paths})
     if paths:
         sync(root / "files")
+
+
+def _size_at(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
 
 
 def _size_of(directory: Path) -> int:

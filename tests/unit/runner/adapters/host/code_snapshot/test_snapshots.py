@@ -11,7 +11,8 @@ import pytest
 from runner.adapters.host.code_snapshot import walk
 from runner.adapters.host.code_snapshot.frames import CHUNK_BYTES
 from runner.adapters.host.code_snapshot.snapshots import CodeLimits, HostCodeSnapshots
-from runner.base.errors import Refused
+from runner.adapters.host.paths import PathRefusedError
+from runner.base.errors import Refused, Unavailable
 from runner.core.ports.code import CodeRefused, WorkingDirectory
 from runner.core.ports.users import Owner, User
 
@@ -113,7 +114,7 @@ def test_the_daemon_opens_no_path_for_what_is_no_digest(tmp_path: Path) -> None:
     manifest.write_text(manifest.read_text().replace(DIGEST, f"xx{tmp_path}/secret"))
     with pytest.raises(Refused, match="is no digest; submit it again"):
         kept.fill(ME.uid, WorkingDirectory(taken.id), tmp_path, OWNER)
-    with pytest.raises(Refused, match="is no digest; submit it again"):
+    with pytest.raises(Refused, match="is no digest"):
         kept.read(ME.uid, f"xx{tmp_path}/secret", 100)
 
 
@@ -135,4 +136,40 @@ def test_a_directory_without_end_is_received_to_its_limits(
     with pytest.raises(CodeRefused, match="more is read than may be"):
         kept.take(ME, tmp_path)
     assert reader.taken < 2000
+    assert not [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
+
+
+TWO = b"x" * CHUNK_BYTES + b"end"
+LARGE = [(walk.CONTENT, TWO[:CHUNK_BYTES]), (walk.CONTENT, b"end"), (walk.END_OF_FILE, b'"a.py"')]
+
+
+@pytest.mark.parametrize(("content", "frames"), [(b"one", ONE), (TWO, LARGE)])
+def test_a_file_that_was_torn_in_a_power_cut_is_replaced_by_the_next_submission(
+    tmp_path: Path, content: bytes, frames: list[Frame]
+) -> None:
+    said, place = listing(size=len(content)), tmp_path / "made"
+    kept, _ = reads(tmp_path, iter([*frames, said]), CodeLimits())
+    snapshot = kept.take(ME, tmp_path).id
+    [file] = (tmp_path / "store" / str(ME.uid) / "files").rglob("??/*")
+    file.chmod(0o600)
+    file.write_bytes(b"")
+    again, _ = reads(tmp_path, iter([*frames, said]), CodeLimits())
+    place.mkdir()
+    with pytest.raises(Refused, match=f"a file of {len(content)} bytes has 0; submit it again"):
+        again.fill(ME.uid, WorkingDirectory(snapshot), place, OWNER)
+    assert not list((tmp_path / "store" / str(ME.uid) / "listings").iterdir())
+    assert again.take(ME, tmp_path).id == snapshot
+    assert file.read_bytes() == content
+    assert again._store(ME.uid).used_bytes > len(content)
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left"), PathRefusedError("gone")])
+def test_what_was_kept_of_a_look_that_failed_is_removed_at_once(tmp_path: Path, error: Exception) -> None:
+    def broken() -> Iterator[Frame]:
+        yield from ONE
+        raise error
+
+    kept, _ = reads(tmp_path, broken(), CodeLimits())
+    with pytest.raises((Unavailable, CodeRefused)):
+        kept.take(ME, tmp_path)
     assert not [path for path in (tmp_path / "store").rglob("*") if path.is_file()]

@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
@@ -137,6 +138,37 @@ def test_a_second_start_of_an_attempt_runs_nothing(site: Site) -> None:
     )
     assert done.endswith("79")
     assert request.log.read_text() == "one start\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "patience_s", "state"),
+    [
+        ("echo 0 >$0/.slurm-exit; touch -d @1 $0/.slurm-exit; exec sleep 100", 0.0, "CANCELLED"),
+        ("true", 60.0, "COMPLETED"),
+    ],
+)
+def test_what_runs_on_after_a_program_has_written_its_own_end_is_cancelled(
+    site: Site, script: str, patience_s: float, state: str
+) -> None:
+    request = site.request("/bin/sh", "-c", script, job=f"end-{state}")
+    request = replace(request, argv=(*request.argv, str(request.log.parent)))
+    executor = replace(site, patience_s=patience_s).executor()
+    executor.launch(request)
+    gone = end(executor, request.key)
+    assert gone.exit_code == 0
+    assert gone.at is not None
+    assert gone.at.year > 1970
+    [number] = site.cluster.numbers(attempt_name(request.key))
+
+    def is_removed() -> bool:
+        with suppress(Unavailable):  # Slurm has not ended it yet
+            executor.remove(request.key)
+        return not executor.observe()
+
+    eventually(is_removed)
+    eventually(
+        lambda: site.cluster.ask("squeue", "--noheader", "--states=all", "--format=%T", "-j", number) == state
+    )
 
 
 # --- the queue of Slurm

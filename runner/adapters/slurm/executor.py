@@ -146,7 +146,7 @@ class SlurmExecutor:
         self._guard = threading.Lock()
         self._turns: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
         self._avoided = AvoidedNodes(settings.directory / "avoided.json")
-        self._missing: dict[Key, float] = {}  # since when Slurm cannot explain an attempt
+        self._missing: dict[Key, float] = {}  # since when Slurm and an attempt's files disagree
         self._begun: dict[Key, float] = {}  # since when its claim is known
         self._ended: set[Key] = set()  # that were observed as such, and are not removed yet
         self._fences_checked = False
@@ -531,15 +531,32 @@ class SlurmExecutor:
                 record.remove()
                 return
             seen, number = record.evidence(booking), self._number(record, booking)
-            if seen.exit_code is None and number is not None:
+            if number is not None:
                 row = _row(self.queue.look((booking.uid,), SOON_S), number, record, booking)
                 if row is not None and not row.ended:
-                    raise Unavailable(f"{record.name}: not removed, it still runs; signal it first")
+                    self._end_after_exit(record, row, key, has_exited=seen.exit_code is not None)
             shutil.rmtree(booking.place, ignore_errors=True)
             record.remove()
             self._missing.pop(key, None)
             self._begun.pop(key, None)
             self._ended.discard(key)
+
+    def _end_after_exit(self, record: SlurmRecord, row: Row, key: Key, *, has_exited: bool) -> None:
+        """Cancel a job that runs on long after its exit status is there: its user can write that.
+
+        Raises:
+            Unavailable: it has none, or Slurm may not have ended it yet.
+        """
+        if not has_exited:
+            raise Unavailable(f"{record.name}: not removed, it still runs; signal it first")
+        if row.state == "COMPLETING":
+            return
+        now_s = time.monotonic()
+        if now_s - self._missing.setdefault(key, now_s) < self.settings.patience_s:
+            self.queue.expire()
+            raise Unavailable(f"{record.name}: not removed, Slurm has not ended it yet")
+        with suppress(Over):
+            self.settings.commands.ask("scancel", f"--name={row.name}", row.number)
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
         before: dict[Key, tuple[bool, bool]] | None = None

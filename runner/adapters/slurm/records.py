@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from runner.adapters.host.clock import written_at
+from runner.adapters.host.clock import LONGEST_TICK, from_unix
 from runner.adapters.launch import attempt_name
 from runner.adapters.slurm.states import Claim, SlurmEvidence
 from runner.base.durable import publish
@@ -159,7 +159,10 @@ def parse_claim(found: tuple[str, datetime] | None) -> Claim | None:
 
 
 def read_foreign(path: Path) -> tuple[str, datetime] | None:
-    """Return a small file that belongs to somebody else, and when it was written; no link is followed."""
+    """Return a small file that belongs to somebody else, and when it was written; no link is followed.
+
+    The time is that of its last change of any kind: its owner can set that of the last write.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -173,7 +176,7 @@ def read_foreign(path: Path) -> tuple[str, datetime] | None:
         return None
     finally:
         os.close(descriptor)
-    return text, written_at(found)
+    return text, from_unix(found.st_ctime) + LONGEST_TICK
 
 
 def write_file(path: Path, text: str, mode: int = 0o600) -> None:

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -185,6 +185,37 @@ def test_an_exit_code_of_0_is_an_end_without_slurms_word(slurm: FakeSlurm, tmp_p
     assert isinstance(found, Gone)
     assert found.exit_code == 0
     assert slurm.asked == []
+
+
+def removed(slurm: FakeSlurm, directory: Path, state: str, patience_s: float) -> list[str]:
+    """Remove an attempt with an exit status whose job is in a state; return what Slurm was asked."""
+    executor = executor_of(slurm, directory)
+    executor.settings = replace(executor.settings, patience_s=patience_s)
+    (booked(directory, "5") / ".slurm-exit").write_text("0")
+    slurm.knows(state)
+    slurm.answers.set()
+    executor.remove(KEY)
+    assert not list((directory / "books").glob("runner-*"))
+    return slurm.asked
+
+
+def test_what_runs_on_after_a_program_has_written_its_own_end_is_cancelled(
+    slurm: FakeSlurm, tmp_path: Path
+) -> None:
+    assert removed(slurm, tmp_path, "RUNNING", 0.0) == ["squeue", "scancel"]
+
+
+def test_a_job_that_slurm_has_not_ended_yet_is_given_time(slurm: FakeSlurm, tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="Slurm has not ended it yet"):
+        removed(slurm, tmp_path, "RUNNING", 60.0)
+    assert slurm.asked == ["squeue"]
+
+
+@pytest.mark.parametrize("state", ["COMPLETING", "COMPLETED"])
+def test_the_job_of_a_program_that_has_ended_is_left_alone(
+    slurm: FakeSlurm, tmp_path: Path, state: str
+) -> None:
+    assert removed(slurm, tmp_path, state, 0.0) == ["squeue"]
 
 
 def test_when_slurm_answers_again_the_attempt_is_what_it_is(slurm: FakeSlurm, tmp_path: Path) -> None:

@@ -105,19 +105,27 @@ def test_a_file_of_another_user_than_its_directory_is_no_evidence(
 def test_a_time_that_no_calendar_has_is_a_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written_s: int
 ) -> None:
-    """A user may give a file any time, and all attempts are looked at together."""
+    """All attempts are looked at together."""
     (tmp_path / "report").write_text("1\n")
     own = os.fstat
 
     def touched(descriptor: int) -> os.stat_result:
         found = list(own(descriptor))
-        found[8] = written_s
+        found[9] = written_s  # as a file system may say of a change
         return os.stat_result(found)
 
     monkeypatch.setattr(os, "fstat", touched)
     found = read_foreign(tmp_path / "report")
     assert found is not None
     assert found[1].year in {1970, 9999}
+
+
+def test_a_user_sets_no_time_of_an_exit(tmp_path: Path) -> None:
+    (tmp_path / "exit").write_text("0\n")
+    os.utime(tmp_path / "exit", (0, 0))
+    found = read_foreign(tmp_path / "exit")
+    assert found is not None
+    assert found[1].timestamp() >= tmp_path.stat().st_ctime
 
 
 def test_of_a_large_file_only_its_end_is_read(tmp_path: Path) -> None:

@@ -233,7 +233,8 @@ def _host_processes(executor: Executor, engine_problem: str | None) -> HostProce
 def _batch_check(settings: Settings, executor: Executor) -> BatchCheck | None:
     if not executor.queues:
         return None
-    return SlurmCheck(SlurmCommands(settings.slurm.conf, CHECK_S), slurm_rules(settings))
+    commands, is_any = SlurmCommands(settings.slurm.conf, CHECK_S), settings.slurm.partitions is None
+    return SlurmCheck(commands, slurm_rules(settings), is_any)
 
 
 def _site(settings: Settings) -> SiteConfig:

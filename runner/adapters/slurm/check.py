@@ -39,6 +39,7 @@ class SlurmCheck:
 
     commands: SlurmCommands
     rules: SlurmRules
+    any_partition: bool = True  # that Slurm offers; False: the settings say which
     _accepted: dict[tuple[int, tuple[str, ...]], float] = field(default_factory=dict)
 
     def problem(self, request: BatchRequest, owner: Owner) -> tuple[str, str] | None:
@@ -53,6 +54,9 @@ class SlurmCheck:
             return None  # one of many equal jobs
         try:
             self.commands.ask("sbatch", "--test-only", *options, *user, "--wrap=true")
+            if user and self.any_partition and (name := self._roots_partition(request.options.partition)):
+                fact = f"{quoted(name)} is for root alone; sinfo lists the partitions"
+                return "slurm.partition", f"{fact}; or ask the operator (slurm.partitions)"
         except LaunchRefused as error:
             return explain_refusal(str(error))
         except (Unavailable, Over):
@@ -60,6 +64,14 @@ class SlurmCheck:
         if len(self._accepted) >= MOST_ACCEPTED:
             self._accepted.clear()
         self._accepted[asked] = now_s
+        return None
+
+    def _roots_partition(self, named: str | None) -> str | None:
+        """Return a partition that is for root alone: root submits, so Slurm refuses it to nobody."""
+        for name in [] if named is None else named.split(","):
+            said = self.commands.ask("scontrol", "--oneliner", "show", "partition", name)
+            if "RootOnly=YES" in said.split():
+                return name
         return None
 
 

@@ -1,5 +1,6 @@
 """The options of sbatch, and what its errors are about; the errors are those of Slurm 22.05."""
 
+import os
 from datetime import timedelta
 from typing import Any
 
@@ -48,6 +49,31 @@ def test_a_model_that_is_no_type_in_slurm_is_refused_before_slurm_is_asked(model
     assert found is not None
     assert found[0] == "devices.model"
     assert found[1].startswith(f'"{model}" is no type of a GPU in Slurm; sinfo')
+
+
+@pytest.mark.parametrize(
+    ("named", "any_partition", "found"),
+    [
+        ("gpu,admin", True, "slurm.partition"),
+        ("gpu,admin", False, None),
+        ("gpu", True, None),
+        (None, True, None),
+    ],
+)
+def test_a_partition_that_is_for_root_alone_is_nobodys_although_root_submits(
+    named: str | None, found: str | None, monkeypatch: pytest.MonkeyPatch, *, any_partition: bool
+) -> None:
+    class Commands:
+        def ask(self, *words: str) -> str:
+            is_roots = "YES" if words[-1] == "admin" else "NO"
+            return f"PartitionName={words[-1]} RootOnly={is_roots} ReqResv=NO\n"
+
+    commands: Any = Commands()
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    asked = BatchRequest(LIMITS, options=BatchOptions(partition=named))
+    problem = SlurmCheck(commands, SlurmRules(), any_partition).problem(asked, Owner(1001, 1001, "ada"))
+    assert (None if problem is None else problem[0]) == found
+    assert problem is None or problem[1].startswith('"admin" is for root alone; ')
 
 
 def test_the_time_limit_leaves_time_to_save_and_slurms_is_later_than_ours() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from starlette.websockets import WebSocketDisconnect
 
+from runner.agent.attempts.inside import NO_PYTHON
 from runner.base.errors import Refused, Unavailable
 from runner.files.settings.model import Settings
 from runner.server.api import limits, sessions
@@ -22,6 +23,7 @@ from runner.server.api.sessions import (
     AttachBody,
     SessionRoutes,
     _await_ready,
+    _NoPythonError,
 )
 from runner.server.api.threads import of_person
 from runner.services.context import Caller
@@ -206,6 +208,25 @@ def test_a_job_that_writes_before_a_program_of_the_runner_is_ready_fills_no_memo
         asyncio.run(_await_ready(floods, session))
     assert floods.taken == 1
     assert len(str(caught.value)) < 3 * MAX_SAID_BYTES
+
+
+@pytest.mark.parametrize(("code", "kind"), [(NO_PYTHON, _NoPythonError), (1, Unavailable)])
+def test_a_program_of_the_runner_that_ends_at_once_is_told_by_its_last_line(
+    code: int, kind: type[Unavailable]
+) -> None:
+    class Ends(Floods):
+        async def outputs(self) -> AsyncGenerator[tuple[int, bytes], None]:
+            yield 2, b"Traceback:\n"
+            yield 2, b"no room\n"
+
+        async def exit_code(self) -> int:
+            return code
+
+    ends: Any = Ends()
+    session: Any = SimpleNamespace(row=SimpleNamespace(job=SimpleNamespace(id="j-1")))
+    with pytest.raises(Unavailable, match=r"^job j-1: nothing was started: no room$") as caught:
+        asyncio.run(_await_ready(ends, session))
+    assert type(caught.value) is kind
 
 
 def test_a_client_that_waits_long_for_a_terminal_makes_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,8 @@ PASSES: Final = re.compile(
     r"[Uu]nable to contact|timed out|not responding|temporarily unable|Connection refused|Zero Bytes"
     r"|[Tt]ry again|submit limit|controller\b.*\b(down|busy)|authentication|[Mm]unge|Connection reset"
     r"|Communication connection failure|standby|[Uu]nexpected message|Transport endpoint"
+    r"|Required partition not available|I/O error writing|Resource temporarily unavailable|create job record"
+    r"|presently disabled|submissions disabled"
 )
 """Errors that pass: nothing is known, and the same command may succeed later."""
 

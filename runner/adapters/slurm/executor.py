@@ -317,7 +317,7 @@ class SlurmExecutor:
                 return
             self.queue.expire()  # it may have begun since the last answer
             before = record.evidence(booking)
-            row = _row(self.queue.look((booking.uid,), SOON_S), number, record, booking)
+            row = self._look_for(number, record, booking)
             seen = record.evidence(booking)
             if row is None or row.ended or seen.exit_code is not None:
                 return
@@ -386,6 +386,11 @@ class SlurmExecutor:
         self._ended |= {each.key for each in found if isinstance(each, Gone)}
         return tuple(found)
 
+    def _look_for(self, number: str, record: SlurmRecord, booking: Booking) -> Row | None:
+        """Return the job of an attempt from an answer about all users: others look into it, too."""
+        uids = {booking.uid, *(each.uid for each, _ in self._records.all())}
+        return _row(self.queue.look(uids, SOON_S), number, record, booking)
+
     def _look(self, seen: list[tuple[Booking, SlurmRecord, SlurmEvidence]]) -> QueueAnswer | Unavailable:
         """Return the answer of Slurm about all attempts; sooner again if one has ended or was signalled."""
         is_ending = any(each.exit_code is not None or each.killed or each.cancelled for _, _, each in seen)
@@ -417,7 +422,10 @@ class SlurmExecutor:
             since_s = self._begun.setdefault(key, time.monotonic())
             if answer.asked_s <= since_s:  # before it began
                 return alive(key, evidence)
-        verdict = judge(key, row, evidence, self._clock.now())
+        known = row
+        if row is None and evidence.exit_code is not None:  # the accounting may still know why
+            known = self._accounted(booking, record, evidence)
+        verdict = judge(key, known if known is not None and known.ended else row, evidence, self._clock.now())
         if isinstance(verdict, Gone) and row is not None and may_have_failed_to_start(row, evidence):
             try:
                 why = self._failure_to_start(record, row)
@@ -532,7 +540,7 @@ class SlurmExecutor:
                 return
             seen, number = record.evidence(booking), self._number(record, booking)
             if number is not None:
-                row = _row(self.queue.look((booking.uid,), SOON_S), number, record, booking)
+                row = self._look_for(number, record, booking)
                 if row is not None and not row.ended:
                     self._end_after_exit(record, row, key, has_exited=seen.exit_code is not None)
             shutil.rmtree(booking.place, ignore_errors=True)

@@ -35,6 +35,7 @@ class QueueAnswer:
 
     asked_s: float = -inf
     rows: dict[str, Row] = field(default_factory=dict)
+    uids: frozenset[int] = frozenset()  # of these users all jobs are in it
 
     def row(self, number: str, name: str, uid: int, outputs: Collection[str] = ()) -> Row | None:
         """Return a job of a user; with another name it is another job, which has got the number.
@@ -85,26 +86,26 @@ class QueueView:
         Raises:
             Unavailable: Slurm does not answer; the text says since when.
         """
-        now_s = time.monotonic()
+        now_s, asked = time.monotonic(), frozenset(uids)
         known_s = max(now_s - max_age_s, self._expired_s)
         while True:
             with self._lock:
                 self._take_late_answer()
-                if self._answer.asked_s >= known_s:
+                if self._answer.asked_s >= known_s and asked <= self._answer.uids:
                     return self._answer
                 if self._failed is not None and now_s - self._failed[0] < AGAIN_S:
                     raise Unavailable(self._failed[1])
-                question = self._pending or self._give(sorted(set(uids)))
+                question = self._pending or self._give(asked)
                 late_s = question.asked_s + self.prompt_s if prompt and not self._is_slow else inf
             wait([question.answer], None if late_s == inf else max(late_s - time.monotonic(), 0.0))
             with self._lock:
                 if not question.answer.done():
                     raise Unavailable(self._silence(question, "squeue: no answer yet"))
                 answer = self._take(question)
-            if question.asked_s >= known_s:
+            if question.asked_s >= known_s and asked <= answer.uids:
                 return answer
 
-    def _give(self, uids: list[int]) -> _Question:
+    def _give(self, uids: frozenset[int]) -> _Question:
         """Ask Slurm on a thread of its own."""
         self._pending = question = _Question(time.monotonic(), self.clock.now())
         work = partial(run_to_future, question.answer, partial(self._ask, uids, question.asked_s))
@@ -144,9 +145,9 @@ class QueueView:
         found = [row for row in rows if row.name == name and row.uid == uid]
         return found[-1].number if found else None
 
-    def _ask(self, uids: list[int], now_s: float) -> QueueAnswer:
-        rows = self._squeue(f"--user={','.join(map(str, uids))}")
-        return QueueAnswer(now_s, {row.number: row for row in rows})
+    def _ask(self, uids: frozenset[int], now_s: float) -> QueueAnswer:
+        rows = self._squeue(f"--user={','.join(map(str, sorted(uids)))}")
+        return QueueAnswer(now_s, {row.number: row for row in rows}, uids)
 
     def _squeue(self, *which: str) -> list[Row]:
         self.asked += 1

@@ -124,6 +124,10 @@ def test_a_refusal_of_slurm_is_about_a_field(said: str, field: str) -> None:
         'sbatch: error: Munge encode failed: Failed to access "/run/munge": No such file or directory',
         "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying",
         "sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received",
+        "sbatch: error: Batch job submission failed: Required partition not available (inactive or drain)",
+        "sbatch: error: Batch job submission failed: I/O error writing script/environment to file",
+        "sbatch: error: Batch job submission failed: Resource temporarily unavailable",
+        "sbatch: error: Batch job submission failed: Requested operation is presently disabled",
     ],
 )
 def test_an_error_that_passes_proves_nothing(stderr: str) -> None:

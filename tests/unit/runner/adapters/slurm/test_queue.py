@@ -14,7 +14,7 @@ from runner.adapters.slurm.executor import SlurmExecutor, SlurmExecutorSettings
 from runner.adapters.slurm.queue import QueueView
 from runner.adapters.slurm.records import SlurmRecord
 from runner.base.errors import Unavailable
-from runner.core.ports.executor import Gone, Key, LaunchRequest, Limits, Unknown, Waiting
+from runner.core.ports.executor import EndReason, Gone, Key, LaunchRequest, Limits, Unknown, Waiting
 from runner.core.ports.users import Owner
 from tests.fakes.patience import patience
 
@@ -33,6 +33,7 @@ class FakeSlurm(SlurmCommands):
     rows: list[str] = field(default_factory=list)
     dead: list[Unavailable] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
+    accounted: str = ""
 
     def ask(self, program: str, *arguments: str, given: str | None = None) -> str:
         del given
@@ -41,14 +42,15 @@ class FakeSlurm(SlurmCommands):
         assert self.answers.wait(patience())
         if self.dead:
             raise self.dead[0]
-        return (
-            "5\n"
-            if program == "sbatch"
-            else "".join(f"{row.replace('|', f'|{mark}|', 1)}\n" for row in self.rows)
-        )
+        if program in {"sbatch", "sacct"}:
+            return "5\n" if program == "sbatch" else self.accounted
+        users = next((each[7:].split(",") for each in arguments if each.startswith("--user=")), [])
+        rows = [row for row in self.rows if row.split("|")[4] in users]
+        return "".join(f"{row.replace('|', f'|{mark}|', 1)}\n" for row in rows)
 
-    def knows(self, state: str, name: str = "runner-fake-7-1") -> None:
-        self.rows[:] = [f"5|{state}|None|node1|{UID}|N/A|0|{name}|/dev/null|"]
+    def knows(self, state: str, name: str = "runner-fake-7-1", number: int = 5, uid: int = UID) -> None:
+        self.rows[:] = [row for row in self.rows if row.split("|")[4] != str(uid)]
+        self.rows.append(f"{number}|{state}|None|node1|{uid}|N/A|0|{name}|/dev/null|")
 
 
 @pytest.fixture
@@ -135,21 +137,27 @@ def test_an_answer_that_was_asked_for_before_a_change_is_not_taken_for_one_after
     assert slurm.asked == ["squeue", "squeue"]
 
 
-def executor_of(slurm: FakeSlurm, directory: Path) -> SlurmExecutor:
+def executor_of(slurm: FakeSlurm, directory: Path, prompt_s: float = 0.0) -> SlurmExecutor:
     made = SlurmExecutor(SlurmExecutorSettings("fake", directory / "books", slurm))
-    made.queue.prompt_s = 0.0
+    made.queue.prompt_s = prompt_s
     return made
 
 
-def booked(directory: Path, number: str | None = None) -> Path:
+def booked(directory: Path, number: str | None = None, key: Key = KEY, uid: int = UID) -> Path:
     """Record an attempt as handed over, and return its directory."""
-    attempt_dir = directory / "attempts" / "1"
+    attempt_dir = directory / key.job_id / "attempts" / "1"
     attempt_dir.mkdir(parents=True)
-    owner = Owner(UID, UID, "ada")
     request = LaunchRequest(
-        KEY, "tiny", owner, "", ("true",), directory, attempt_dir / "log.txt", Limits(1.0, 2**20)
+        key,
+        "tiny",
+        Owner(uid, uid, f"user-{uid}"),
+        "",
+        ("true",),
+        directory,
+        attempt_dir / "log.txt",
+        Limits(1.0, 2**20),
     )
-    record = SlurmRecord(directory / "books" / "runner-fake-7-1")
+    record = SlurmRecord(directory / "books" / f"runner-fake-{key.job_id}-1")
     record.create(request, 0.0)
     if number is not None:
         record.set_number(number)
@@ -226,3 +234,65 @@ def test_when_slurm_answers_again_the_attempt_is_what_it_is(slurm: FakeSlurm, tm
     slurm.answers.set()
     executor.queue.look([UID], 0.0)
     assert isinstance(executor.observe()[0], Waiting)
+
+
+def test_the_answer_about_one_user_says_nothing_about_the_jobs_of_another(slurm: FakeSlurm) -> None:
+    view = QueueView(slurm)
+    slurm.answers.set()
+    slurm.knows("RUNNING")
+    slurm.knows("RUNNING", "runner-fake-8-1", 6, UID + 1)
+    assert set(view.look([UID], 60.0).rows) == {"5"}
+    assert set(view.look([UID, UID + 1], 60.0).rows) == {"5", "6"}
+    view.look([UID + 1], 60.0)
+    assert slurm.asked == ["squeue", "squeue"]
+
+
+def test_a_question_about_one_user_that_has_no_answer_yet_does_not_answer_for_another(
+    slurm: FakeSlurm,
+) -> None:
+    view = QueueView(slurm, prompt_s=0.0)
+    with pytest.raises(Unavailable, match="no answer yet"):
+        view.look([UID], 60.0, prompt=True)
+    slurm.knows("RUNNING", "runner-fake-8-1", 6, UID + 1)
+    slurm.answers.set()
+    assert set(view.look([UID + 1], 60.0).rows) == {"6"}
+
+
+def test_the_removal_of_one_users_attempt_leaves_the_end_of_anothers_as_slurm_tells_it(
+    slurm: FakeSlurm, tmp_path: Path
+) -> None:
+    executor, other = executor_of(slurm, tmp_path, patience()), Key("fake", "8", 1)
+    booked(tmp_path, "5")
+    killed = booked(tmp_path, "6", other, UID + 1)
+    (killed / ".slurm-claim").write_text("6 0 node1 boot")
+    (killed / ".slurm-exit").write_text("137")
+    slurm.knows("CANCELLED")
+    slurm.knows("OUT_OF_MEMORY", "runner-fake-8-1", 6, UID + 1)
+    slurm.answers.set()
+    executor.remove(KEY)
+    (found,) = executor.observe()
+    assert isinstance(found, Gone)
+    assert (found.exit_code, found.oom_seen) == (137, True)
+
+
+@pytest.mark.parametrize(
+    ("accounted", "reason", "is_oom"),
+    [
+        ("5|OUT_OF_MEMORY|0:125|1000", None, True),
+        ("5|PREEMPTED|0:15|1000", EndReason.PREEMPTED, False),
+        ("5|RUNNING|0:0|1000", None, False),  # the accounting is behind
+        ("", None, False),
+    ],
+)
+def test_the_reason_for_an_end_that_slurmctld_has_forgotten_is_that_of_the_accounting(
+    tmp_path: Path, accounted: str, reason: EndReason | None, *, is_oom: bool
+) -> None:
+    slurm = FakeSlurm(accounted=accounted)
+    slurm.answers.set()
+    executor = executor_of(slurm, tmp_path, patience())
+    attempt_dir = booked(tmp_path, "5")
+    (attempt_dir / ".slurm-claim").write_text("5 0 node1 boot")
+    (attempt_dir / ".slurm-exit").write_text("137")
+    (found,) = executor.observe()
+    assert isinstance(found, Gone)
+    assert (found.exit_code, found.reason, found.oom_seen) == (137, reason, is_oom)

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from concurrent.futures import TimeoutError as Late
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
+from math import inf
 from threading import Event as Flag
 from typing import Final, TypeAlias
 
@@ -70,7 +71,7 @@ class Sender:
     _done: int | None = None
     _recorded: int = 0
     _more: bool = False
-    _left_out: dict[str, datetime] = field(default_factory=dict)  # until when, by owner
+    _left_out: dict[str, float] = field(default_factory=dict)  # by owner, until when on the monotonic clock
 
     @property
     def key(self) -> str:
@@ -123,7 +124,7 @@ class Sender:
 
     def _deliver(self, notification: Notification) -> bool:
         """Deliver or drop a notification; return False if the daemon stops before."""
-        if self.clock.now() < self._left_out.get(notification.owner, notification.at):
+        if self.clock.monotonic() < self._left_out.get(notification.owner, -inf):
             return self._drop(notification, "an address of its owner has just failed")
         tries, notification = 0, self._with_curve(notification)
         while self.clock.now() - notification.at <= MAX_AGE:
@@ -132,7 +133,7 @@ class Sender:
             except Undelivered as error:
                 tries += 1
                 if self.rule.own:
-                    self._left_out[notification.owner] = self.clock.now() + LEFT_OUT
+                    self._left_out[notification.owner] = self.clock.monotonic() + LEFT_OUT.total_seconds()
                 log.info("notify.undelivered", way=self.rule.way, seq=notification.seq, problem=str(error))
                 if error.again is RetryLater.NEVER or (error.again is RetryLater.SOME and tries >= MAX_TRIES):
                     return self._drop(notification, str(error))

@@ -218,6 +218,14 @@ def test_a_rule_gets_what_it_asks_for_in_order_and_once(post: Post) -> None:
     ]
 
 
+def test_what_happened_before_the_clock_was_set_back_is_told(post: Post) -> None:
+    courier, first = post.courier(), post.submit()
+    post.hold(first)
+    post.site.clock.jump(-3600)
+    courier.send_next()
+    assert [each.job_id for each in post.receiver.got] == [first]
+
+
 def test_what_has_moved_on_meanwhile_is_told_as_it_was(post: Post) -> None:
     courier = post.courier()
     job_id = post.submit()

@@ -436,9 +436,9 @@ class DockerExecutor:
                 return self._ended(key, entry["Id"])
             case "removing":
                 return None  # the runner removes it, so its end is recorded already
-            case _:
+            case state:
                 self._watch_memory(entry["Id"])
-                return Alive(key, container=entry["Id"])
+                return Alive(key, container=entry["Id"], suspended=state == "paused")
 
     def _ended(self, key: Key, container: str) -> Observation | None:
         """Observe a container that has ended; trouble with one container hides no other."""

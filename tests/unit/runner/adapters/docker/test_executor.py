@@ -206,6 +206,17 @@ def _raise(error: Exception) -> dict[str, Any]:
     raise error
 
 
+def test_a_paused_container_is_suspended_and_no_silence_of_its_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    paused = {**ListedAsEnded._entry(1), "State": "paused"}
+    monkeypatch.setattr(ListedAsEnded, "containers", lambda *_, **__: [paused])
+    monkeypatch.setattr(DockerExecutor, "_watch_memory", lambda *_: None)
+    (seen,) = _observed(monkeypatch, dict)
+    assert isinstance(seen, Alive)
+    assert seen.suspended
+
+
 def _observed(monkeypatch: pytest.MonkeyPatch, odd: Callable[[], dict[str, Any]]) -> list[Observation]:
     monkeypatch.setattr(EngineConnection, "client", lambda _: ListedAsEnded(odd))
     return list(_executor("unix:///nowhere").observe())

@@ -208,13 +208,13 @@ class Revision(ClosedModel):
     def base(self) -> Path:
         return Path(self.path).parent
 
-    def needs(self) -> ResourceRequest:
+    def needs(self, turned: Overrides | None = None) -> ResourceRequest:
         """Return the resource request of an attempt on all its nodes, with the properties of its devices."""
-        resources, devices = self.job.resources, self.job.devices
+        resources, devices, nodes = self.job.resources, self.job.devices, self.nodes(turned)
         return ResourceRequest(
-            cpus=resources.cpus * resources.nodes,
-            memory_bytes=resources.memory * resources.nodes,
-            gpus=resources.gpus * resources.nodes,
+            cpus=resources.cpus * nodes,
+            memory_bytes=self.memory(turned or Overrides()) * nodes,
+            gpus=resources.gpus * nodes,
             vendor=VENDORS.get(self.accelerator),
             models=devices.model,
             device_bytes=devices.memory or 0,

@@ -202,11 +202,12 @@ class SweepService:
 
     def _hours(self, row: JobRow) -> float:
         """Return the device hours of a job, CPU hours of one without devices."""
-        now, resources = self.service.clock.now(), parse_revision(row.revision).job.resources
+        now, revision = self.service.clock.now(), parse_revision(row.revision)
+        resources = revision.job.resources
         attempts = self.service.store.attempts(row.job.id)
         spans = ((each.ended_at or now) - each.launched_at for each in attempts if each.launched_at)
         seconds = sum(span.total_seconds() for span in spans)
-        return seconds / 3600 * (resources.gpus or resources.cpus) * resources.nodes
+        return seconds / 3600 * (resources.gpus or resources.cpus) * revision.nodes(row.job.turned)
 
     def describe(self, caller: Caller, reference: str) -> dict[str, Any]:
         """Return a sweep as JSON: its terms, its candidates with their values, and the best of them.

@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, wait
 from contextvars import copy_context
-from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache, partial
 from pathlib import Path
@@ -138,11 +137,10 @@ class AttemptService:
 
     @staticmethod
     def needs(row: JobRow) -> ResourceRequest:
-        needs, more = _needs(row.text), row.job.turned.memory_bytes
-        if more is None:
-            return needs
-        nodes = parse_revision(row.revision).job.resources.nodes
-        return replace(needs, memory_bytes=max(needs.memory_bytes, more * nodes))
+        turned = row.job.turned
+        if turned.memory_bytes is None and turned.nodes is None:
+            return _needs(row.text)
+        return parse_revision(row.revision).needs(turned)
 
     @staticmethod
     def terms(row: JobRow) -> QueueTerms:

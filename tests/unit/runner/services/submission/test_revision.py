@@ -100,6 +100,14 @@ def test_a_plain_process_is_told_the_paths_of_its_mounts_on_the_host(tmp_path: P
     assert contained.command == tuple(words.strip("[]").split(", "))
 
 
+def test_with_fewer_nodes_or_more_memory_an_attempt_needs_what_it_gets_on_those_nodes(tmp_path: Path) -> None:
+    rest = "resources: {nodes: 4, gpus: 2, cpus: 3, memory: 8GiB}\n"
+    job = resolved("{kind: program, command: [train], launcher: gang}", tmp_path, rest)
+    needs = job.needs(Overrides(nodes=2, memory_bytes=12 * GIB))
+    assert (needs.gpus, needs.cpus, needs.memory_bytes) == (4, 6.0, 24 * GIB)
+    assert job.needs() == job.needs(Overrides(memory_bytes=1))
+
+
 @pytest.mark.parametrize(("kind", "told"), [("shared", 8 * GIB), ("whole", None), ("slice", None)])
 def test_only_who_shares_a_device_is_told_its_part(tmp_path: Path, kind: str, told: int | None) -> None:
     rest = f"resources: {{gpus: 1}}\ndevices: {{kind: {kind}, memory: 8GiB}}\n"

@@ -401,7 +401,7 @@ class JobViews:
     def _charge(self, job_id: str) -> None:
         """Charge for what a job holds, as long as it holds it."""
         now_s, view = self.context.clock.monotonic(), self.running.get(job_id)
-        if view is not None:
+        if view is not None and not self._waits_in_engine(job_id):
             rules = self.context.site.rules
             devices = billed_devices(view.request, rules)
             if self._level_usage is not None and not self._level_usage.has(job_id):
@@ -415,6 +415,10 @@ class JobViews:
             self._level_usage.end(job_id, now_s, self.context.site.rules.switching.levels_device_s)
         if job_id not in self.pending:
             self._estimates.forget(job_id)
+
+    def _waits_in_engine(self, job_id: str) -> bool:
+        """Return True for an attempt in the engine's own queue, where it holds nothing yet."""
+        return self.context.executor.queues and isinstance(self.tracked_jobs[job_id].row.job.state, Starting)
 
     def _request(self, row: JobRow) -> ResourceRequest:
         needs = self.context.attempt_service.needs(row)

@@ -41,7 +41,15 @@ from runner.control.recovery import Recovery
 from runner.control.scheduler import Scheduler
 from runner.control.transitions import Transition, batches, record_transitions, transition
 from runner.control.watchdog import Watchdog, act_on_findings
-from runner.core.job.events import Event, HostFailed, ImageMissing, Launched, RevisionApplied, SwitchCalledOff
+from runner.core.job.events import (
+    Event,
+    Exited,
+    HostFailed,
+    ImageMissing,
+    Launched,
+    RevisionApplied,
+    SwitchCalledOff,
+)
 from runner.core.job.lifecycle import IllegalTransition, due_event
 from runner.core.job.states import Allocated, Finished, Preparing, Running, Starting, State, Stopping
 from runner.core.ports.executor import Alive
@@ -266,7 +274,7 @@ class ControlLoop:
             return None
         try:
             if isinstance(message, EventReceived):
-                return transition(tracked, self._paced(tracked, message.event))
+                return self._with_usage(transition(tracked, self._paced(tracked, message.event)))
             if isinstance(message, Examined):
                 message = replace(message, unasked=ended_unasked(tracked, message))
             if isinstance(message, LaunchRefusal) and (again := self._host_refuses(message)) is not None:
@@ -274,11 +282,28 @@ class ControlLoop:
             of_queue = self.scheduler.jobs.queue_facts(message.job_id, message.at)
             decided = decide_exit(self.context, tracked.row, message, of_queue)
             if decided is not None:
-                return transition(tracked, *decided)
+                return self._with_usage(transition(tracked, *decided))
             log.info("job.exit_ignored", job_id=message.job_id, attempt=message.attempt)
         except IllegalTransition as error:
             log.info("job.event_ignored", job_id=message.job_id, problem=str(error))
         return None
+
+    def _with_usage(self, made: Transition) -> Transition:
+        """Return a transition with the usage record of an attempt that has begun in the engine's own queue.
+
+        Of one that ended while no daemon ran nobody knows the begin: it counts from when it was handed over.
+        """
+        before = made.tracked.row.job
+        match before.state, made.event:
+            case Starting() | Stopping(), Launched(at=at):
+                pass
+            case Starting(since=at), Exited(ended=ended) if ended.exit_code is not None:
+                pass
+            case _:
+                return made
+        if not self.context.executor.queues:
+            return made
+        return replace(made, usage=self.scheduler.usage(made.tracked.row, before.attempts, (), at))
 
     def _host_refuses(self, refusal: LaunchRefusal) -> datetime | None:
         """Return the time of the next launch if the launch fails as that of another job did, else None."""

@@ -228,7 +228,8 @@ class Scheduler:
             used = self._highest_numbers(tracked)
             placed = Placed(now.at, Allocation(start.devices), self.context.boot, *used)
             number = max(tracked.row.job.attempts, placed.attempts) + 1
-            yield transition(tracked, placed, usage=self._usage(tracked.row, number, start.devices, now.at))
+            usage = self.usage(tracked.row, number, start.devices, now.at)
+            yield transition(tracked, placed, usage=None if self.context.executor.queues else usage)
         for preemption in made.preemptions:
             request = PreemptRequested(now.at, preemption.for_job, preemption.why, preemption.spared_s)
             yield transition(self.tracked_jobs[preemption.job_id], request)
@@ -247,9 +248,12 @@ class Scheduler:
             log.warning("job.attempts_skipped", job_id=known.id, recorded=known.attempts, there=attempts)
         return attempts, lineages
 
-    def _usage(self, row: JobRow, number: int, devices: tuple[str, ...], at: datetime) -> UsageRecord:
-        """Return the usage record of the next attempt of a pending job."""
-        job = self.jobs.pending[row.job.id]
+    def usage(self, row: JobRow, number: int, devices: tuple[str, ...], at: datetime) -> UsageRecord:
+        """Return the usage record of an attempt that begins to hold what its job asks for.
+
+        Where the engine has a queue of its own, that is when the attempt begins to run.
+        """
+        job = self.jobs.pending.get(row.job.id) or self.jobs.running[row.job.id]
         needs = job.request
         return UsageRecord(row.job.id, number, job.owner, job.group, needs.gpus, needs.cpus, devices, at)
 

@@ -99,12 +99,12 @@ def transition_statements(change: RecordedTransition) -> Iterator[tuple[str, Map
     job_id = int(change.after.id)
     yield "update_job", job_values(change.after)
     yield "add_event", lifecycle_event(change.event, change.after)
+    if change.usage is not None:  # before its end, which may be the same transition
+        yield "add_lending", usage_values(change.usage)
     for name, values in attempt_changes(change.before, change.after, change.event):
         yield name, {"job_id": job_id, **values}
     if change.decision is not None:
         yield "add_decision", decision_values(change.decision)
-    if change.usage is not None:
-        yield "add_lending", usage_values(change.usage)
 
 
 def job_values(job: Job) -> dict[str, object]:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from runner.adapters.sqlite.accounting import SqliteAccounting
 from runner.core.job.events import CancelRequested
 from runner.core.job.model import Job
 from runner.core.job.states import Held, Queued, Running, Starting
@@ -169,3 +170,45 @@ def test_what_the_engine_has_suspended_says_so_until_it_goes_on(host: Host) -> N
     host.wait(60)
     assert "suspended" not in str(reason(host.daemon, host.row(key.job_id))["why"])
     assert not host.daemon.tracked_jobs[key.job_id].suspended
+
+
+def held_s(host: Host, key: Key) -> list[float]:
+    """Return for how long each attempt of a job has held what it asks for, until it ended or until now."""
+    spans = SqliteAccounting(host.store).of_job(key.job_id)
+    return [(host.clock.now().timestamp() if s.ended_s is None else s.ended_s) - s.placed_s for s in spans]
+
+
+def test_what_waits_in_the_engines_queue_holds_nothing_until_it_begins(host: Host) -> None:
+    key = accepted(host)
+    host.wait(3600)
+    usage = host.daemon.scheduler.jobs.usage
+    usage.advance(host.clock.monotonic())
+    assert held_s(host, key) == []
+    assert usage.users.rounded() == {}
+    host.context.begin(key, "node3", ("gpu:1",))
+    host.settle()
+    host.wait(600)
+    usage.advance(host.clock.monotonic())
+    assert held_s(host, key) == [pytest.approx(600, abs=60)]
+    assert usage.users.rounded() != {}
+
+
+def test_a_job_that_is_cancelled_in_the_engines_queue_has_held_nothing(host: Host) -> None:
+    key = accepted(host)
+    host.wait(3600)
+    host.daemon.apply_event(host.row(key.job_id), CancelRequested(host.clock.now(), "ann"))
+    host.settle()
+    assert held_s(host, key) == []
+
+
+def test_an_attempt_that_began_and_ended_while_no_daemon_ran_counts_from_when_it_was_handed_over(
+    host: Host,
+) -> None:
+    key = accepted(host)
+    host.context.begin(key, "node2")
+    host.context.end(key, 0)
+    host.clock.forward(3600)
+    host.boot()
+    host.settle()
+    assert host.state(key.job_id) == "finished"
+    assert len(held_s(host, key)) == 1

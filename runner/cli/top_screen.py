@@ -56,8 +56,9 @@ def make_headline(overview: Json) -> tuple[Cell, ...]:
     parts = [
         f"{readable_count(len(devices), 'device')}{': ' if counted else ''}{counted}",
         f"{holding} running, {overview['queue_length']} waiting",
-        f"cpus {cpus['lent']:g}/{cpus['total']:g}",
-        f"memory {memory['lent'] / GIB:.0f}/{memory['total'] / GIB:.0f} GiB",
+        f"cpus {cpus['lent']:g}" + ("" if cpus["total"] is None else f"/{cpus['total']:g}"),
+        f"memory {memory['lent'] / GIB:.0f}"
+        + (" GiB" if memory["total"] is None else f"/{memory['total'] / GIB:.0f} GiB"),
     ]
     return (Cell(f"{overview['at'][11:19]} UTC", BOLD), Cell("  ".join(parts)))
 

@@ -79,9 +79,12 @@ def make_usage_table(answer: Json) -> Table:
 def format_share(answer: Json) -> str:
     """Return the share of the capacity that was allocated."""
     whole, all_ = answer["total"], answer["there"]
-    name, unit = ("device_s", "device hours") if all_["device_s"] else ("cpu_s", "cpu hours")
-    share = whole[name] / all_[name] if all_[name] else 0.0
-    lent = f"{whole[name] / 3600:.1f} of {all_[name] / 3600:.0f} {unit} were allocated ({share:.0%})"
+    on_devices = all_["device_s"] or (whole["device_s"] and not all_["cpu_s"])
+    name, unit = ("device_s", "device hours") if on_devices else ("cpu_s", "cpu hours")
+    lent = f"{whole[name] / 3600:.1f} {unit} were allocated"
+    if all_[name]:  # a cluster does not tell how many it has
+        share = whole[name] / all_[name]
+        lent = f"{whole[name] / 3600:.1f} of {all_[name] / 3600:.0f} {unit} were allocated ({share:.0%})"
     if answer.get("goodput") is not None:
         lent += f", {answer['goodput']:.0%} to lasting work (goodput)"
     budget, cost_s = answer["switching_budget"], whole["gave_way_cost_s"]

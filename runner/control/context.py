@@ -7,7 +7,7 @@ knowing each other.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Final, Protocol
 
 from runner.agent.devices.disk_rates import DiskRateSampler
 from runner.agent.interface import Agent, Devices, VerificationQueue
@@ -41,6 +41,12 @@ class KeyedWork(Protocol):
     def close(self) -> None: ...
 
 
+NO_LIMIT_CPUS: Final = float(2**20)
+"""More than any cluster has: an engine with a queue of its own decides what there is."""
+
+NO_LIMIT_BYTES: Final = 2**60
+
+
 @dataclass(frozen=True, slots=True)
 class Capacity:
     """Resources that this daemon allocates to jobs."""
@@ -50,6 +56,16 @@ class Capacity:
     devices: Sequence[Device] = ()  # as they are now; they come and go
     chooses_devices: bool = False  # the engine does, elsewhere: this host's are not allocated
     nvidia_problem: Callable[[], str | None] = lambda: None  # why the driver lists none of the GPUs here
+
+    @property
+    def known_cpus(self) -> float | None:
+        """The CPUs in all; None where only the engine knows how many there are."""
+        return self.cpus if self.cpus < NO_LIMIT_CPUS else None
+
+    @property
+    def known_memory_bytes(self) -> int | None:
+        """The memory in all; None where only the engine knows how much there is."""
+        return self.memory_bytes if self.memory_bytes < NO_LIMIT_BYTES else None
 
 
 @dataclass(slots=True)

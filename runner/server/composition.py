@@ -38,7 +38,7 @@ from runner.base.broadcast import ChangeBroadcast
 from runner.base.fair_executor import FairExecutor
 from runner.base.keyed_executor import KeyedExecutor
 from runner.base.reach import closed_installation
-from runner.control.context import Capacity, Context, SiteConfig
+from runner.control.context import NO_LIMIT_BYTES, NO_LIMIT_CPUS, Capacity, Context, SiteConfig
 from runner.control.controller import Controller
 from runner.core.devices.state import CleanupRules
 from runner.core.policy.economics import estimate_mtbf_s
@@ -63,11 +63,6 @@ BUILD_THREADS: Final = 8
 
 MEMORY_SHARE: Final = 0.9
 """Of the host's memory that jobs may have; the rest is the host's own."""
-
-ELSEWHERE_CPUS: Final = float(2**20)
-"""More than any cluster has: an engine with a queue of its own decides what there is."""
-
-ELSEWHERE_BYTES: Final = 2**60
 
 CHECK_S: Final = 12.0
 """Longest wait of a submission for Slurm: it says within ten seconds that its controller is down."""
@@ -271,7 +266,7 @@ def _capacity(
     settings: Settings, inventory: Inventory, executor: Executor, cards: nvidia.NvidiaProbe
 ) -> Capacity:
     if executor.queues:  # the engine has resources of its own, and decides who gets them
-        cpus, memory = settings.cpus or ELSEWHERE_CPUS, settings.memory_bytes or ELSEWHERE_BYTES
+        cpus, memory = settings.cpus or NO_LIMIT_CPUS, settings.memory_bytes or NO_LIMIT_BYTES
         return Capacity(cpus, memory, chooses_devices=True)
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     memory = settings.memory_bytes or int(pages * MEMORY_SHARE)

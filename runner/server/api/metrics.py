@@ -135,7 +135,8 @@ class MetricsCollector(Collector):
         yield from _device_samples(overview["devices"])
         for name, metric in (("cpus", "runner_cpus"), ("memory_bytes", "runner_memory_bytes")):
             for part, key in (("allocated", "lent"), ("total", "total")):
-                yield MetricSample(metric, overview[name][key], (part,))
+                if overview[name][key] is not None:
+                    yield MetricSample(metric, overview[name][key], (part,))
         rows = [entry.row for entry in list(service.daemon.tracked_jobs.values())]
         yield from self._job_samples(rows)
         if service.settings.metrics.per_user and (self.trusted or not service.settings.private_jobs):
@@ -189,14 +190,16 @@ class MetricsCollector(Collector):
         devices: Counter[str] = Counter()
         cpus: defaultdict[str, float] = defaultdict(float)
         theirs: defaultdict[str, list[JobRow]] = defaultdict(list)
-        needs = self.monitor.service.daemon.context.attempt_service.needs
+        context = self.monitor.service.daemon.context
+        needs, queues = context.attempt_service.needs, context.executor.queues
         for row in rows:
             user, state = row.owner.name if row.owner.name in named else OTHER_USERS, row.job.state
             jobs[user, state.kind] += 1
             theirs[user].append(row)
             if isinstance(state, Allocated):
-                devices[user] += len(state.allocation.devices)
-                cpus[user] += needs(row).cpus
+                asked = needs(row)
+                devices[user] += len(state.allocation.devices) or (asked.gpus if queues else 0)
+                cpus[user] += asked.cpus
         for user in sorted({user for user, _ in jobs}):
             for kind in STATES:
                 yield MetricSample("runner_user_jobs", jobs[user, kind], (user, kind))

@@ -83,10 +83,10 @@ def make_overview(
     return {
         "at": views.moment(now),
         "executor": context.executor.kind,
-        "cpus": {"lent": sum(each["cpus"] for each in allocated), "total": context.capacity.cpus},
+        "cpus": {"lent": sum(each["cpus"] for each in allocated), "total": context.capacity.known_cpus},
         "memory_bytes": {
             "lent": sum(each["memory_bytes"] for each in allocated),
-            "total": context.capacity.memory_bytes,
+            "total": context.capacity.known_memory_bytes,
         },
         "devices": devices,
         "jobs": [{**_active(service, row, load), "alarm": alarms.get(row.job.id)} for row in active],

@@ -60,7 +60,7 @@ def get_usage(
     groups, jobs = (used, 0) if by is not GroupBy.JOB else report.used_by_job(since, until, MOST_JOBS)
     rows, total = usage_by(hide_jobs(service, caller, groups), by), total_usage(used)
     capacity, period_s = service.daemon.context.capacity, (until - since).total_seconds()
-    there = {"device_s": len(capacity.devices) * period_s, "cpu_s": capacity.cpus * period_s}
+    there = {"device_s": len(capacity.devices) * period_s, "cpu_s": (capacity.known_cpus or 0.0) * period_s}
     return JSONResponse(
         {
             "since": moment(since),

@@ -83,7 +83,12 @@ def test_where_nothing_was_lent_it_is_said() -> None:
 def test_a_machine_without_devices_counts_cpus() -> None:
     answer = an_answer(there={"device_s": 0.0, "cpu_s": 960 * H})
     assert format_share(answer) == "96.0 of 960 cpu hours were allocated (10%)"
-    assert format_share(an_answer(there={"device_s": 0.0, "cpu_s": 0.0})).endswith("(0%)")
+
+
+def test_a_cluster_that_does_not_tell_how_much_it_has_is_no_share() -> None:
+    assert (
+        format_share(an_answer(there={"device_s": 0.0, "cpu_s": 0.0})) == "16.0 device hours were allocated"
+    )
 
 
 def test_the_goodput_of_the_machine_stands_beside_what_was_allocated() -> None:

@@ -21,7 +21,15 @@ from runner.core.job.events import (
     Launched,
     PreparationRefused,
 )
-from runner.core.ports.executor import Alive, HostFault, ImageGone, ImageUnfit, LaunchRefused, LaunchResult
+from runner.core.ports.executor import (
+    Alive,
+    HostFault,
+    ImageGone,
+    ImageUnfit,
+    LaunchRefused,
+    LaunchResult,
+    OptionsUnfit,
+)
 from runner.core.ports.images import BuildFailed
 from runner.core.ports.store import JobRow
 
@@ -71,7 +79,7 @@ def _launch(context: Context, row: JobRow, command: Launch) -> Event | LaunchRef
     except HostFault as error:
         return HostFailed(context.clock.now(), str(error))
     except (LaunchRefused, Refused, UsageError) as error:
-        own = isinstance(error, ImageUnfit)
+        own = isinstance(error, ImageUnfit | OptionsUnfit)
         return replace(_refused(context, row, command, str(error)), own=own)
     finally:
         context.attempt_service.release_launch(row)

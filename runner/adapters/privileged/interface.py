@@ -35,6 +35,7 @@ from runner.core.ports.executor import (
     LaunchRequest,
     LaunchResult,
     Observation,
+    OptionsUnfit,
     Unknown,
     Waiting,
 )
@@ -327,6 +328,7 @@ PRIVILEGED: Final = Calls(
                     ImageGone,
                     ImageUnfit,
                     LaunchRefused,
+                    OptionsUnfit,
                     HostFault,
                     BuildFailed,
                     ImageRefused,

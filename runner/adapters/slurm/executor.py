@@ -32,6 +32,7 @@ from jobs.contract import ExitCode
 from runner.adapters.host.clock import SystemClock
 from runner.adapters.launch import SIGNALS, attempt_environment, attempt_name, check_request, entry_script
 from runner.adapters.slurm.avoided import AvoidedNodes, absent_nodes, node_names
+from runner.adapters.slurm.check import explain_refusal
 from runner.adapters.slurm.commands import Over, SlurmCommands
 from runner.adapters.slurm.options import OF_NODE, SlurmRules, resource_options
 from runner.adapters.slurm.queue import QueueAnswer, QueueView
@@ -63,6 +64,7 @@ from runner.core.ports.executor import (
     LaunchRequest,
     LaunchResult,
     Observation,
+    OptionsUnfit,
     Unknown,
     Waiting,
 )
@@ -210,7 +212,13 @@ class SlurmExecutor:
         return said.strip().partition(";")[0]
 
     def _sbatch(self, request: LaunchRequest, *more: str) -> str:
-        return self.settings.commands.ask("sbatch", *self._options(request), *more)
+        try:
+            return self.settings.commands.ask("sbatch", *self._options(request), *more)
+        except LaunchRefused as error:
+            place, named = explain_refusal(str(error))[0], request.batch and request.batch.options
+            if named and getattr(named, place.removeprefix("slurm."), None):  # not the operator's settings
+                raise OptionsUnfit(str(error)) from error
+            raise
 
     def _prepare(self, request: LaunchRequest, booking: Booking) -> None:
         """Write what the node reads; only the owner of the job can read it."""

@@ -185,6 +185,10 @@ class LaunchRefused(Exception):
     """The engine refused a launch; the same launch would be refused again.  One line."""
 
 
+class OptionsUnfit(LaunchRefused):
+    """The batch system does not know what the job file names, such as a partition; the host is not blamed."""
+
+
 class ImageUnfit(LaunchRefused):
     """The image has something in the way of what each container gets; no fault of the host looks so."""
 

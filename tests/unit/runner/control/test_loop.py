@@ -11,7 +11,7 @@ from runner.base.errors import Refused
 from runner.core.job.attempt import Start, StartFrom
 from runner.core.job.events import CancelRequested, ReleaseRequested, RestartRequested
 from runner.core.job.states import Finished, Held, Outcome, Preparing, Queued, Running, Starting, Stopping
-from runner.core.ports.executor import Alive, ImageUnfit
+from runner.core.ports.executor import Alive, ImageUnfit, LaunchRefused, OptionsUnfit
 from runner.core.ports.store import JobRow
 from runner.core.scheduler.snapshot import ResourceRequest
 from tests.fakes.engine.executor import Program
@@ -495,8 +495,11 @@ def test_a_host_that_starts_nothing_at_all_costs_no_job_an_attempt_and_is_asked_
     assert [host.state(job) for job in jobs] == ["running"] * 3
 
 
-def test_an_image_that_is_wrong_fails_all_of_its_jobs_and_is_no_fault_of_the_host(host: Host) -> None:
-    host.context.refusal = ImageUnfit
+@pytest.mark.parametrize("kind", [ImageUnfit, OptionsUnfit])
+def test_an_image_or_option_that_is_wrong_fails_all_of_its_jobs_and_is_no_fault_of_the_host(
+    host: Host, kind: type[LaunchRefused]
+) -> None:
+    host.context.refusal = kind
     host.context.refusals = ["Cannot mkdir: /job is not a directory"] * 9
     jobs = [host.submit() for _ in range(3)]
     for _ in range(3):

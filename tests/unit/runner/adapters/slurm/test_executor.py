@@ -1,5 +1,6 @@
 """Files that a node reads at the start of an attempt."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,17 @@ from runner.adapters.slurm.commands import SlurmCommands
 from runner.adapters.slurm.executor import SlurmExecutor, SlurmExecutorSettings
 from runner.adapters.slurm.records import Booking, SlurmRecord
 from runner.adapters.slurm.states import SlurmEvidence
-from runner.core.ports.executor import Gone, Key, LaunchRequest, Limits, Unknown
+from runner.core.ports.executor import (
+    BatchOptions,
+    BatchRequest,
+    Gone,
+    Key,
+    LaunchRefused,
+    LaunchRequest,
+    Limits,
+    OptionsUnfit,
+    Unknown,
+)
 from runner.core.ports.users import Owner
 
 KEY = Key("fake", "7", 1)
@@ -25,11 +36,11 @@ def test_nobody_else_reads_the_variables_of_a_job_while_its_files_are_written(
 ) -> None:
     """Everybody reaches the directory of these files, and knows its name and theirs."""
     found: dict[str, int] = {}
-    replace = Path.replace
+    put = Path.replace
 
     def seen(draft: Path, target: Path) -> Path:
         found[target.name] = draft.stat().st_mode & 0o777
-        return replace(draft, target)
+        return put(draft, target)
 
     monkeypatch.setattr(Path, "replace", seen)
     executor = SlurmExecutor(SlurmExecutorSettings("fake", tmp_path / "books", SlurmCommands()))
@@ -62,3 +73,25 @@ def test_an_attempt_whose_files_cannot_be_read_is_unknown_and_the_others_are_see
     assert unknown == Unknown(KEY, "the files of its attempt cannot be read: year is out of range")
     assert isinstance(gone, Gone)
     assert (gone.key, gone.exit_code) == (other, 0)
+
+
+@pytest.mark.parametrize(
+    ("named", "kind"),
+    [
+        (BatchOptions(account="nobody"), OptionsUnfit),
+        (BatchOptions(partition="gpu"), LaunchRefused),  # the account is that of the operator's settings
+    ],
+)
+def test_a_name_of_the_job_file_that_slurm_refuses_is_no_fault_of_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: BatchOptions, kind: type[LaunchRefused]
+) -> None:
+    executor = SlurmExecutor(SlurmExecutorSettings("fake", tmp_path / "books", SlurmCommands()))
+    request = request_of(KEY, tmp_path)
+
+    def refuse(*_: object, **__: object) -> str:
+        raise LaunchRefused("sbatch: Invalid account or account/partition combination specified")
+
+    monkeypatch.setattr(SlurmCommands, "ask", refuse)
+    with pytest.raises(LaunchRefused) as refused:
+        executor._sbatch(replace(request, batch=BatchRequest(request.limits, options=named)))
+    assert type(refused.value) is kind

@@ -153,7 +153,7 @@ class RunDirectory(Protocol):
 
         Those after a step that is asked for are set aside for the attempt.  ``is_first``: the attempt is the
         first of its lineage, and what is there came with the code, unless the lineage was given one.
-        May raise Unavailable.
+        May raise Refused, Unavailable.
         """
 
     def copy_checkpoint(

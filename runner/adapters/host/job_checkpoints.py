@@ -173,7 +173,7 @@ class ProgramCheckpoints:
     def choose(
         self, lineage: int, attempt: int, wanted: ProgramFiles, step: int | None
     ) -> ProgramCheckpoint | None:
-        """Return the checkpoint to resume from; see ``ProgramReader.choose``; may raise Unavailable."""
+        """Return the checkpoint to resume from; raises what ``ProgramReader.choose`` raises."""
         with self._lock, self._places(lineage, wanted) as places:
             if places is None:
                 return None

@@ -36,6 +36,8 @@ from runner.adapters.host.file_formats import (
     shows_its_end,
 )
 from runner.adapters.host.program_files import (
+    MAX_CHOICES,
+    MAX_ENTRIES,
     Fingerprint,
     MatchedPath,
     TooMany,
@@ -52,7 +54,7 @@ from runner.adapters.host.program_files import (
 )
 from runner.adapters.host.program_steps import count_steps, show_steps, went_back
 from runner.adapters.host.set_aside import GIVEN, NAME, SetAside, open_parents, remove
-from runner.base.errors import disk_errors
+from runner.base.errors import Refused, disk_errors
 from runner.core.ports.checkpoints import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
 
 HOME: Final = "/job/home/"
@@ -347,6 +349,7 @@ class ProgramReader:
         meant, and they do not take over after the next kill.  One that was set aside before is put back.
 
         Raises:
+            Refused: there are too many files to tell which is the newest.
             Unavailable: the file system refuses it.
         """
         with disk_errors(f"{self._asked.wanted.pattern}: checkpoints cannot be put back or set aside"):
@@ -523,6 +526,12 @@ class ProgramReader:
 
     def _choose(self, attempt: int, step: int | None) -> ProgramCheckpoint | None:
         look = self._look(Verification.CONTENT)
+        if not look.complete:
+            raise Refused(
+                f"{self._asked.wanted.pattern}: stands for more than {MAX_ENTRIES:,} files or {MAX_CHOICES}"
+                " patterns, so its newest checkpoint is not known; move other files elsewhere, or begin at"
+                " step 0 with runner restart --from scratch"
+            )
         if step is not None and _find(look, step) is None and self._bring_back(step):
             look = self._look(Verification.CONTENT)
         chosen = None if step is None else _find(look, step)

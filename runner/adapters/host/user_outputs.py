@@ -109,7 +109,7 @@ class UserOutputs:
     def choose_of_program(
         self, base: Descriptor, kept: Descriptor, lineage: Descriptor, asked: ProgramLineage, step: int | None
     ) -> ProgramCheckpoint | None:
-        """Return the checkpoint to resume from, in its place; may raise Unavailable."""
+        """Return the checkpoint to resume from, in its place; may raise Refused, Unavailable."""
         return self._reader(base, kept, lineage, asked).choose(step)
 
     def _reader(self, base: int, kept: int, lineage: int, asked: ProgramLineage) -> ProgramReader:

@@ -21,7 +21,7 @@ from runner.adapters.host import program_checkpoints, program_files
 from runner.adapters.host.job_checkpoints import CheckpointVerifier, ProgramCheckpoints
 from runner.adapters.host.run_directory import HostRunDirectory
 from runner.adapters.host.set_aside import remove
-from runner.base.errors import RunnerError, Unavailable, UsageError
+from runner.base.errors import Refused, RunnerError, Unavailable, UsageError
 from runner.core.ports.checkpoints import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
 from runner.core.ports.users import Owner
 
@@ -243,6 +243,16 @@ def test_a_look_has_an_end(work: Path, saved: Saved, monkeypatch: pytest.MonkeyP
         write(work / f"out/checkpoint-{step}/model.bin")
     found = saved(NUMBERED)
     assert (found.steps, found.complete) == ((), False)
+
+
+def test_a_resume_is_refused_where_there_are_too_many_files_to_tell_the_newest(
+    work: Path, checkpoints: ProgramCheckpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program_files, "MAX_ENTRIES", 3)
+    for step in range(4):
+        write(work / f"out/checkpoint-{step}/model.bin")
+    with pytest.raises(Refused, match=r"out/checkpoint-\*: stands for more than .* --from scratch"):
+        checkpoints.choose(1, 2, NUMBERED, None)
 
 
 def test_what_came_with_the_code_is_no_checkpoint_until_it_is_written_again(

@@ -51,6 +51,7 @@ from runner.adapters.host.program_files import (
     look_at,
     open_below,
     read_pointers,
+    without_results,
 )
 from runner.adapters.host.program_steps import count_steps, show_steps, went_back
 from runner.adapters.host.set_aside import GIVEN, NAME, SetAside, open_parents, remove
@@ -467,7 +468,8 @@ class ProgramReader:
         if not match.is_directory:
             return None
         before = self._before(match, older)
-        own, others = _names_in(match.path.name, match.files), _names_in(before.name, before.files)
+        own = _names_in(match.path.name, match.files)
+        others = _names_in(before.name, without_results(before.files))
         names = {_DIGITS.sub("#", each) for each in own}
         lacking = next((name for name in others if _DIGITS.sub("#", name) not in names), None)
         if lacking is None and before.number > self._order.began.get(max(self._order.began, default=0), 0):

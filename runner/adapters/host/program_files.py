@@ -32,6 +32,9 @@ _BESIDE: Final = re.compile(
 )
 """Names of what programs write beside their checkpoints, such as DeepSpeed's ``zero_to_fp32.py``."""
 
+_SETTINGS: Final = re.compile(r"(?i).*\.(?:py|ya?ml|toml|cfg|ini)|.*(?:args|config|hparams)\.json")
+"""Those of them without which a checkpoint may not be loaded."""
+
 MAX_POINTER_BYTES: Final = 4096
 
 MAX_DEPTH: Final = 32
@@ -137,6 +140,13 @@ def is_beside(path: PurePosixPath, files: Fingerprint, pattern: str) -> bool:
         return False
     names = {PurePosixPath(name).name for name, *_ in files} or {path.name}
     return all(map(_BESIDE.fullmatch, names))
+
+
+def without_results(files: Fingerprint) -> Fingerprint:
+    """Return the files of a checkpoint without logs and results, which not each has, if there are others."""
+    names = [(each, PurePosixPath(each[0]).name) for each in files]
+    others = [each for each, name in names if not _BESIDE.fullmatch(name) or _SETTINGS.fullmatch(name)]
+    return tuple(others) or files
 
 
 def is_pointer(base: int, match: MatchedPath) -> bool:

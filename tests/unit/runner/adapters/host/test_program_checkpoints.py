@@ -150,6 +150,28 @@ def test_the_newest_lacks_no_file_that_the_one_before_has(work: Path, saved: Sav
 
 
 @pytest.mark.parametrize(
+    ("files", "is_whole"),
+    [
+        ("model.bin eval_results.json", True),
+        ("model.bin rank_1.log", True),
+        ("model.bin plots/loss.png", True),
+        ("model.bin config.json", False),
+        ("model.bin modeling_own.py", False),
+        ("a.csv b.csv", False),
+    ],
+)
+def test_the_newest_may_lack_results_and_logs_but_no_settings(
+    work: Path, saved: Saved, files: str, *, is_whole: bool
+) -> None:
+    """Evaluations are not made at each save; a directory that has nothing but such files needs them."""
+    first, last = files.split()
+    for step, name in ((1, first), (1, last), (2, first)):
+        write(work / f"out/checkpoint-{step}/{name}", b"{}", age_s=9 - step)
+    found = () if is_whole else (f"out/checkpoint-2: lacks {last}, which checkpoint-1 has",)
+    assert saved(NUMBERED).rejected == found
+
+
+@pytest.mark.parametrize(
     ("files", "lacks"),
     [
         (("zero_pp_rank_0.pt zero_pp_rank_1.pt", "zero_pp_rank_0.pt"), "zero_pp_rank_1.pt"),

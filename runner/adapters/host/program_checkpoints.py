@@ -79,6 +79,9 @@ SURE: Final = 2
 COPY_EVERY_S: Final = 60.0
 """The least time between two copies of a large checkpoint while its program runs."""
 
+ADDED: Final = 64
+"""Files that may be added to a checkpoint between two looks without making it a new one."""
+
 REMEMBERED: Final = 200
 """Checkpoints that are not there any more, of which the number is remembered."""
 
@@ -403,6 +406,9 @@ class ProgramReader:
         self, found: list[MatchedPath], how: Verification
     ) -> tuple[list[MatchedPath], list[tuple[MatchedPath, str]]]:
         """Return the whole ones, each with its place in the order, and the newest torn ones."""
+        for each in found:
+            if (former := self._former(each)) is not None:  # an evaluation was added later
+                self._order.seen[each.digest] = self._order.seen.pop(former)
         known = sorted(
             (each for each in found if each.digest in self._order.seen),
             key=lambda each: self._order.seen[each.digest][0],
@@ -431,6 +437,18 @@ class ProgramReader:
         for each in reversed(whole):
             self._order.give(each)
         return whole, torn
+
+    def _former(self, match: MatchedPath) -> str | None:
+        """Return the digest by which a directory with a step was seen before files were added to it."""
+        path, seen = str(match.path), self._order.seen
+        digests = {digest for digest, (_, each) in seen.items() if each == path}
+        if not match.is_directory or not digests or match.digest in seen or self._has_no_step(match):
+            return None
+        times = sorted({each[3] for each in match.files})[-ADDED:]
+        before = (tuple(each for each in match.files if each[3] < time) for time in reversed(times))
+        return next(
+            (less for files in before if (less := digest_files(files, is_directory=True)) in digests), None
+        )
 
     def _may_count(self, match: MatchedPath, older: Sequence[MatchedPath]) -> bool:
         """Return True if a new checkpoint of a running program is complete, as far as can be told."""

@@ -238,6 +238,24 @@ def test_what_is_added_to_the_checkpoint_of_a_resume_is_no_progress(
     assert checkpoints.saved(1, NUMBERED, Verification.CONTENT, 2).advanced is False
 
 
+@pytest.mark.parametrize("name", ["eval_results.json", "merged/model.bin"])
+def test_a_file_that_is_added_to_an_older_checkpoint_makes_it_no_newer(
+    work: Path, tmp_path: Path, name: str
+) -> None:
+    """Each look is of another daemon, which remembers nothing."""
+    for step in (500, 1000):
+        write(work / f"out/checkpoint-{step}/model.bin", b"%d" % step, age_s=1100 - step)
+        program_of(tmp_path).saved(1, NUMBERED, Verification.SIZES)
+    for age_s in (50, 40):
+        write(work / f"out/checkpoint-500/{age_s}-{name}", b"{}", age_s)
+        assert program_of(tmp_path).saved(1, NUMBERED, Verification.CONTENT).steps == (1000, 500)
+    assert program_of(tmp_path).choose(1, 2, NUMBERED, None) == ProgramCheckpoint(1000, "out/checkpoint-1000")
+    write(work / "out/checkpoint-500/model.bin", b"again", age_s=30)
+    chosen = program_of(tmp_path).choose(1, 3, NUMBERED, None)
+    assert chosen is not None
+    assert chosen.path == "out/checkpoint-500"
+
+
 def test_what_is_being_written_is_not_looked_at_while_the_program_runs(
     work: Path, checkpoints: ProgramCheckpoints
 ) -> None:

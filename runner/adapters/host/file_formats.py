@@ -101,7 +101,7 @@ def find_damage(fd: int, name: str) -> str | None:
         if not size:
             return "is empty" if name.endswith(_NEVER_EMPTY) else None
         begin = os.pread(fd, 512, 0)
-        if name.endswith(_NEVER_ZERO) and not begin.strip(b"\0"):
+        if name.endswith(_NEVER_ZERO) and not begin.strip(b"\0") and not _has_user_block(fd):
             return "begins with zeros"
         if begin.startswith(_ZIP):
             return _of_zip(fd, size)
@@ -196,6 +196,11 @@ def _length_in(begin: bytes) -> int:
     return 10 + header + count * int(found[1])
 
 
+def _has_user_block(fd: int) -> bool:
+    """Return True for a file of HDF5 that begins with a block of its user, which may be empty."""
+    return any(os.pread(fd, len(_HDF5), 512 << doubled) == _HDF5 for doubled in range(16))
+
+
 def _of_frame(fd: int, begin: bytes, size: int) -> str | None:
     """Return the damage of a pickle by any name: its first frame, or the file, ends with the end of it."""
     end = 11 + int.from_bytes(begin[3:11], "little")
@@ -260,7 +265,7 @@ def _of_json(fd: int, size: int) -> str | None:
 def _is_cut(text: bytes) -> bool:
     """Return True if JSON ends too early; anything else after its beginning is taken as it is."""
     try:
-        json.loads(text)
+        json.loads(text.decode(json.detect_encoding(text), "replace"))  # whatever it is written in
     except json.JSONDecodeError as error:
         rest = error.doc[error.pos :].strip()
         return len(rest) < _BROKEN_OFF or error.msg.startswith("Unterminated") or b"\0" in text

@@ -47,6 +47,10 @@ _VALUE: Final = rb"(?:[-+]?(?i:nan|inf(?:inity)?)(?!\w)(?:\.0{0,9})?|[0-9.eE+-]{
 
 _ESCAPES: Final = re.compile(rb"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 _NUMBER: Final = re.compile(rb"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,4})?")
+_THOUSANDS: Final = re.compile(rb"\s*[0-9]{1,3}(?:,[0-9]{3})+\s*")
+_COUNTS: Final = frozenset({"step", "total", "epoch"})
+"""Groups in which a comma is no decimal one."""
+
 _COUNT: Final = rb"([0-9]{1,12}|[0-9]{1,4}(?:\.[0-9]{1,2})?[kMGTPE]?)"
 """A count of tqdm, with ``unit_scale`` in thousands, millions and so on."""
 
@@ -328,7 +332,10 @@ def _of_pattern(pattern: str, line: bytes) -> Iterator[tuple[str, float]]:
         match = compiled.search(digits) or match
     for name, index in compiled.groupindex.items() if match else ():
         place = slice(*match.span(index))
-        value = _number(line[place])
+        text = line[place]
+        if _text(name) in _COUNTS and _THOUSANDS.fullmatch(text):
+            text = text.replace(b",", b"")
+        value = _number(text)
         if value is None and digits[place] != line[place]:
             value = math.nan
         if value is not None:

@@ -37,6 +37,14 @@ def test_a_value_that_is_no_finite_number_is_left_out(tmp_path: Path, value: byt
     assert (steps(status), status.metrics) == ((3, 9), {})
 
 
+def test_a_count_may_have_commas_and_in_another_number_they_may_be_decimal(tmp_path: Path) -> None:
+    pattern = r"step (?P<step>[\d,]+)/(?P<total>[\d,]+) loss (?P<loss>[\d,.]+)"
+    status = told(tmp_path, b"step 12,000/1,250,000 loss 2,345\n", pattern)
+    assert status is not None
+    assert (steps(status), status.loss) == ((12_000, 1_250_000), None)
+    assert steps(told(tmp_path, b"step 12,00/1,000 loss 2\n", pattern)) == (None, 1000)
+
+
 DOCUMENTED = r"step (?P<step>\d+).*loss (?P<loss>[\d.]+)"
 LOST = [b"nan", b"NaN", b"inf", b"-inf", b"Infinity", b"-nan"]
 

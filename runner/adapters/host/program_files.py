@@ -17,7 +17,10 @@ from pathlib import Path, PurePosixPath
 from typing import Final, TypeAlias
 
 MAX_ENTRIES: Final = 20_000
-"""Entries of directories that one look reads at most."""
+"""Entries of directories that one look reads at most, of those that a pattern may name."""
+
+MAX_NAMES: Final = 200_000
+"""Names of all entries that one look reads at most."""
 
 MAX_FILES: Final = 2_000
 """Files of one checkpoint that are looked at."""
@@ -54,6 +57,7 @@ _POINTER: Final = re.compile(
 )
 """Names of texts that name a checkpoint; a checkpoint that has such a name is no short text."""
 
+_EVERY: Final = re.compile(r"(?s).*")
 _BRACES: Final = re.compile(r"\{([^{}]*)\}")
 _LINK: Final = "{} is a link, which is not followed; name what it leads to"
 
@@ -222,6 +226,7 @@ def describe_miss(base: int, pattern: str) -> str:
 class _Search:
     base: int
     count: int = 0
+    names: int = 0
 
     def named(self, parts: tuple[str, ...]) -> list[tuple[PurePosixPath, int]]:
         """Return the paths that a pattern names, with their modes; the base for no parts at all."""
@@ -232,20 +237,23 @@ class _Search:
                 (here / name, mode)
                 for here, above in found
                 if stat.S_ISDIR(above)
-                for name, mode in self.entries(here)
-                if expression.fullmatch(name) and (hidden or not name.startswith("."))
+                for name, mode in self.entries(here, expression)
+                if hidden or not name.startswith(".")
             ]
         return found
 
-    def entries(self, here: PurePosixPath) -> list[tuple[str, int]]:
-        """Return the names and modes of the entries of a directory; a name must be UTF-8."""
+    def entries(self, here: PurePosixPath, of: re.Pattern[str] = _EVERY) -> list[tuple[str, int]]:
+        """Return the names and modes of entries of a directory; a name must be UTF-8."""
         found = []
         try:
             with directory_at(self.base, here) as fd, os.scandir(fd) as entries:
                 for entry in entries:
-                    self.count += 1
-                    if self.count > MAX_ENTRIES:
+                    self.names += 1
+                    self.count += (is_asked := bool(of.fullmatch(entry.name)))
+                    if self.count > MAX_ENTRIES or self.names > MAX_NAMES:
                         raise TooMany
+                    if not is_asked:
+                        continue
                     with suppress(OSError, UnicodeEncodeError):  # removed meanwhile
                         entry.name.encode()
                         found.append((entry.name, entry.stat(follow_symlinks=False).st_mode))

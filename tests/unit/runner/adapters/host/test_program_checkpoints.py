@@ -285,6 +285,19 @@ def test_a_look_has_an_end(work: Path, saved: Saved, monkeypatch: pytest.MonkeyP
     assert (found.steps, found.complete) == ((), False)
 
 
+def test_files_that_the_pattern_does_not_name_are_not_too_many(
+    work: Path, checkpoints: ProgramCheckpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program_files, "MAX_ENTRIES", 3)
+    write(work / "out/checkpoint-1.pt", archive())
+    for number in range(9):
+        write(work / f"out/sample_{number}.png")
+    wanted = ProgramFiles("out/*.pt", 2)
+    assert checkpoints.choose(1, 2, wanted, None) == ProgramCheckpoint(1, "out/checkpoint-1.pt")
+    monkeypatch.setattr(program_files, "MAX_NAMES", 9)
+    assert checkpoints.saved(1, wanted, Verification.CONTENT).complete is False
+
+
 def test_a_resume_is_refused_where_there_are_too_many_files_to_tell_the_newest(
     work: Path, checkpoints: ProgramCheckpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -210,8 +210,11 @@ class CanaryService:
         Of what a program saves on its own, the step is unknown: it may have saved once more.
         """
         attempt_service, lineage = self.service.attempt_service, row.job.lineage
-        newest = attempt_service.saved(row, lineage).newest
+        saved = attempt_service.saved(row, lineage)
+        newest = saved.newest
         if newest is None:
+            if not saved.complete:
+                raise Refused(f"job {row.job.id}: no canary can begin: {'; '.join(saved.unverified)}")
             return 0
         own = attempt_service.directory(row)
         paths = own.paths(max(row.job.attempts, 1), lineage)

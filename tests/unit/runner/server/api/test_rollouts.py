@@ -530,7 +530,7 @@ def test_a_verification_that_could_not_be_written_is_done_in_the_next_round(
     site.attempt(2)
     site.writes(0.2, first=40)
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise Unavailable("store.db: database or disk is full")
 
     with monkeypatch.context() as during:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.core.job.states import Held
+from runner.core.ports.checkpoints import SavedCheckpoints
 from runner.services.job_control import CANARY, _is_held
 from tests.unit.runner.server.api.test_jobs import error
 from tests.unit.runner.server.api.test_rollouts import BASE, CACHED, FASTER_LATER, WIDER, Place
@@ -65,6 +66,19 @@ def test_a_dry_run_does_not_hold_the_job_for_its_canary(site: Place) -> None:
     assert "a dry run does not hold the job for one; leave --dry-run out" in words
     assert site.job()["state"] == "running"
     assert site.canary(cached)["parked"] is True
+
+
+def test_no_canary_begins_at_0_because_the_checkpoints_could_not_be_read(
+    site: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.runs(SCRIPT)
+    site.writes(1.0)
+    monkeypatch.setattr(
+        site.service.attempt_service,
+        "saved",
+        lambda *_: SavedCheckpoints(unverified=("checkpoints: no answer",), complete=False),
+    )
+    assert "no canary can begin: checkpoints: no answer" in refused(site, LARGER)
 
 
 def test_steps_of_an_earlier_attempt_count_as_reported(site: Place) -> None:

@@ -24,7 +24,7 @@ from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
 from runner.base.readable import readable_duration
-from runner.core.job.attempt import Attempt, AttemptEnd, ExitDecision, StartFrom
+from runner.core.job.attempt import Attempt, AttemptEnd, ExitDecision, Start, StartFrom
 from runner.core.job.commands import Command, Kill, Launch, PrepareImage, Remove, Terminate
 from runner.core.job.events import (
     CancelRequested,
@@ -285,7 +285,13 @@ def _after_asked_exit(
     """Apply the end of an attempt that was told to stop: the request decides, or else the policy."""
     if ended.completed or state.reason not in _SETTLED:
         return _after_exit(job, state, at, ended, ruling)
-    return _as_asked(replace(_saved(job, state, ended), history=ruling.history), state, at)
+    job, asked = replace(_saved(job, state, ended), history=ruling.history), state.attempt.start
+    unloaded = (
+        asked.source is StartFrom.STEP and ruling.start == asked and state.attempt.lineage == job.lineage
+    )
+    if unloaded and state.reason is StopReason.CHANGE and job.next_start == Start():
+        job = replace(job, next_start=asked)
+    return _as_asked(job, state, at)
 
 
 _SETTLED: Final = frozenset({StopReason.CANCELLED, StopReason.RESTART, StopReason.CHANGE})

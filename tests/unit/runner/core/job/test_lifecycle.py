@@ -484,6 +484,26 @@ def test_the_policy_can_say_where_the_next_attempt_begins() -> None:
     assert commands == (Launch(Attempt(2, 1, Start(StartFrom.STEP, 30), began=30), "img", GPUS),)
 
 
+STEP = Start(StartFrom.STEP, 30)
+
+
+@pytest.mark.parametrize(
+    ("ruled", "chosen", "start"),
+    [
+        (STEP, Start(), STEP),  # it had not loaded that step
+        (Start(), Start(), Start()),
+        (STEP, Start(StartFrom.SCRATCH), Start(StartFrom.SCRATCH)),
+    ],
+)
+def test_a_change_of_an_attempt_that_has_not_loaded_its_step_keeps_the_step(
+    ruled: Start, chosen: Start, start: Start
+) -> None:
+    state = Stopping(NOW, "img", Attempt(1, 1, STEP), GPUS, StopReason.CHANGE, kill_at=LATER, started=NOW)
+    told = replace(JOB, state=state, next_start=chosen)
+    after, _ = advance(told, Exited(LATER, 1, DIED, ruling(Verb.RESUME, start=ruled)))
+    assert after.next_start == start
+
+
 @pytest.mark.parametrize(("start", "missed"), [(Start(StartFrom.SCRATCH), False), (Start(), True)])
 def test_a_new_lineage_misses_no_checkpoint_that_an_older_one_had(start: Start, *, missed: bool) -> None:
     """Else its first accident would hold the job, for checkpoints that are gone."""

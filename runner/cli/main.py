@@ -8,12 +8,13 @@ import errno
 import os
 import sys
 from importlib import import_module
+from stat import S_ISCHR
 from typing import Final, NoReturn
 
 import click
 
 from runner.base.errors import RunnerError, Unavailable, UsageError
-from runner.cli.console import INTERRUPTED, READER_GONE, complain, complain_of, discard
+from runner.cli.console import INTERRUPTED, READER_GONE, TERMINAL_GONE, complain, complain_of, discard
 from runner.cli.entry import hear_interrupts
 from runner.cli.parameters import command_summaries
 
@@ -324,7 +325,10 @@ def main() -> None:
     except OSError as error:
         if error.errno not in UNWRITTEN or error.filename is not None:
             raise
+        has_gone = error.errno == errno.EIO and S_ISCHR(os.fstat(sys.stdout.fileno()).st_mode)
         discard(sys.stdout)
+        if has_gone:  # before the command that follows a job has noticed it
+            sys.exit(TERMINAL_GONE)
         complain(f"standard output: {error.strerror}; the command itself may have been done: runner list")
         sys.exit(Unavailable.exit_code)
 

@@ -56,3 +56,20 @@ def test_who_follows_a_silent_job_ends_when_the_terminal_has_gone(daemon: Servic
             follower.kill()
     assert daemon.state_of(job_id) == "running"
     daemon.runner("cancel", job_id)
+
+
+def test_what_is_written_to_a_terminal_that_has_gone_ends_the_command_alike() -> None:
+    """Which of the two comes first, the look at the terminal or a line for it, is chance."""
+    ours, theirs = pty.openpty()
+    deaf = ("/bin/sh", "-c", "trap '' HUP; read line; exec \"$@\"", "sh")
+    with subprocess.Popen(
+        [*deaf, *RUNNER, "--help"],
+        stdin=subprocess.PIPE,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    ) as command:
+        os.close(theirs)
+        os.close(ours)
+        command.communicate(b"go\n")
+    assert command.returncode == TERMINAL_GONE

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from itertools import count
 from statistics import median
 from typing import Final
 
@@ -36,7 +37,9 @@ BENCH: Final = "hostile"
 AIM: Final = 3.0
 ROUNDS: Final = 3
 FIRST_UID: Final = 61_000
-VICTIM: Final = FIRST_UID + 9
+FIRST_VICTIM: Final = FIRST_UID + 9
+"""The user of the first measurement; each has its own, since a list is as long as its user has jobs."""
+
 SETTINGS: Final = "unknown_uids: accept\nsystem_wide: true\n"
 SESSIONS: Final = 16
 FLOODERS: Final = 8
@@ -68,6 +71,7 @@ def measure(scratch: Scratch) -> Iterator[Line]:
     with slices() as groups, ExitStack() as daemons:
         here, elsewhere = (_daemon(daemons, groups, scratch, name) for name in ("shared", "other"))
         times: dict[str, list[dict[str, float]]] = {QUIET: [], ELSEWHERE: [], HERE: []}
+        victims = count(FIRST_VICTIM)
         for _ in range(ROUNDS):
             for name, loaded in ((QUIET, None), (ELSEWHERE, elsewhere), (HERE, here)):
                 with ExitStack() as stack:
@@ -76,7 +80,7 @@ def measure(scratch: Scratch) -> Iterator[Line]:
                             work = partial(load, loaded, scratch.effort)
                             stack.enter_context(_as_user(groups, FIRST_UID + number, work))
                     time.sleep(scratch.effort.settled_s)
-                    times[name].append(_victim(groups, here, scratch.effort.asked))
+                    times[name].append(_victim(groups, next(victims), here, scratch.effort.asked))
     for asked in ASKED:
         quiet, control, ours = (
             Series(f"{asked}, {name}", "ms", tuple(each[asked] for each in found))
@@ -123,12 +127,12 @@ def _become(groups: Slices, uid: int) -> None:
     os.setresuid(uid, uid, uid)
 
 
-def _victim(groups: Slices, here: Endpoint, times: int) -> dict[str, float]:
+def _victim(groups: Slices, uid: int, here: Endpoint, times: int) -> dict[str, float]:
     """Return the median time of each command in milliseconds, asked by a user of its own."""
     ours, theirs = _FORK.Pipe()
 
     def run() -> None:
-        _become(groups, VICTIM)
+        _become(groups, uid)
         theirs.send(_ask(Client(here), times))
 
     process = _FORK.Process(target=run, daemon=True)
@@ -217,14 +221,14 @@ def wait(here: Endpoint, effort: Effort, begun: Callable[[], object]) -> None:
     client = Client(here)
     already = len(client.jobs(mine=True, ended=False))
     while already < effort.hostile_waiting:
-        count = min(effort.hostile_waiting - already, MATRIX)
-        seeds = ", ".join(map(str, range(count)))
+        more = min(effort.hostile_waiting - already, MATRIX)
+        seeds = ", ".join(map(str, range(more)))
         _submit(
             client,
             "/bin/true",
             f"queue: {{not_before: '{LATER}'}}\nmatrix: {{values: {{seed: [{seeds}]}}}}\n",
         )
-        already += count
+        already += more
     begun()
     _together(2, lambda: client.jobs(mine=True, ended=False))
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 FOLDER = "/data/submitit"
-"""Where a container has the folder, unless it is below ``/data`` on the host, too."""
+"""Place of the folder in a container, unless it is below ``/data`` on the host, too."""
 
 STATES = {
     "succeeded": "COMPLETED",

@@ -46,7 +46,7 @@ BATCH = 1000
 POLL_S = 1.0
 RETRY_S = 15.0
 LEAVE_S = {"FINISHED": 60.0, "FAILED": 10.0, "SCHEDULED": 3.0}
-"""How long an attempt waits at its end for what is still to be sent.  A stopped one has little time left to
+"""Wait of an attempt at its end for what is still to be sent.  A stopped one has little time left to
 leave, and the next attempt sends what is missing."""
 
 EOF_WAIT_S = 10.0

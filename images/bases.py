@@ -49,7 +49,7 @@ _INSTALL: Final = (
 _NOBODY: Final = (65532, 65532)
 ASKED_BYTES: Final = 2 * 1024**3
 ASKED_WITHIN_S: Final = 300.0
-"""What the Python of an image, which may be any program, has of memory and time to say what it is."""
+"""Limits of memory and time for the Python of an image, which may be any program, to say what it is."""
 
 _APT_FAILED: Final = 100
 """The exit code of ``apt-get``, mostly for an archive that does not answer."""

@@ -41,7 +41,7 @@ from images.pull_progress import PullProgress
 from images.settings import BuilderKind
 
 _STEP_NAME: Final = "runner-step-"
-"""What the names of the containers of commands begin with; the process that made it follows."""
+"""Beginning of the names of the containers of commands; the process that made it follows."""
 
 _ACTIVE: Final[set[str]] = set()
 """The names of the containers of commands that this process uses."""

@@ -31,7 +31,7 @@ SCHEMA: Final = 2
 """Increment it when the same context gives a different image."""
 
 MOST_SAID_BYTES: Final = 64 * 1024**2
-"""What the commands of a build may print: all of it is kept in the log.  BuildKit keeps less of it itself."""
+"""Most output of the commands of a build: all of it is kept in the log.  BuildKit keeps less of it itself."""
 
 MOST_TOLD: Final = 10
 """Mistakes of a Dockerfile that was changed after its check."""
@@ -48,7 +48,7 @@ class DockerfileRules:
     """Images that a Dockerfile may begin with besides ``${BASE}``, also as patterns; None: any."""
     network: bool = False
     cache: bool = True
-    """Whether the steps of earlier builds are used again, also of other users."""
+    """True if the steps of earlier builds are used again, also of other users."""
     builder: Literal["auto"] | BuilderKind = "auto"
 
 

@@ -10,7 +10,7 @@ from images.log import COUNT_EVERY_S
 
 _MIB: Final = 1024**2
 _THERE: Final = frozenset({"Verifying Checksum", "Download complete", "Extracting", "Pull complete"})
-"""What the engine says of a layer that it has got."""
+"""Words of the engine about a layer that it has got."""
 
 
 @dataclass(slots=True)

@@ -70,4 +70,4 @@ class ImageSettings:
     engine_url: str | None = None
     """The address of the engine.  ``None``: ``DOCKER_HOST``, else the default socket."""
     registry_login: Path | None = None
-    """What ``docker login`` has left for pulls.  ``None``: in the home of the user of this process."""
+    """File that ``docker login`` has left for pulls.  ``None``: in the home of the user of this process."""

@@ -29,14 +29,26 @@ SAME_MEANING: Final = {"Attached"}
 def riddles(source: str) -> tuple[list[tuple[int, str]], int]:
     """Return line and text of each docstring that begins with a question word, and the number of all."""
     found, total = [], 0
-    for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        text = ast.get_docstring(node)
-        total += text is not None
-        if text and RIDDLE.match(text):
-            found.append((node.body[0].lineno, text.splitlines()[0]))
+    for line, text in docstrings(ast.parse(source)):
+        total += 1
+        if RIDDLE.match(text):
+            found.append((line, text.strip().splitlines()[0]))
     return found, total
+
+
+def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each docstring: of a module, class or function, and of an attribute below it."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if not isinstance(body, list):
+            continue
+        described = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        for statement in body:
+            if described and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                text = statement.value.value
+                if isinstance(text, str):
+                    yield statement.lineno, text
+            described = isinstance(statement, ast.Assign | ast.AnnAssign)
 
 
 def homonyms(sources: dict[str, str]) -> dict[str, list[str]]:

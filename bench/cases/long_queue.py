@@ -21,7 +21,7 @@ from bench.support.scratch import Scratch
 
 BENCH: Final = "queue"
 AIM_RATIO: Final = 2.0
-"""What a request may cost beside one to a daemon without waiting jobs and followers."""
+"""Most cost of a request beside one to a daemon without waiting jobs and followers."""
 
 SLEEPS: Final = f"""\
 name: sleeps

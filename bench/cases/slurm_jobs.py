@@ -38,7 +38,7 @@ ASKED: Final = (
     "REQUEST_JOB_INFO_SINGLE",
     "REQUEST_PARTITION_INFO",
 )
-"""What ``squeue`` asks of slurmctld."""
+"""Questions of ``squeue`` to slurmctld."""
 
 
 def measure(scratch: Scratch) -> Iterator[Line]:

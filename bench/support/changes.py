@@ -71,7 +71,7 @@ class Offer:
     evaluated: float | None = None
     """The share of the evaluation after step ``done`` that is over; None: none runs."""
     bar: bool = False
-    """Whether its log tells how much of that is left."""
+    """True if its log tells how much of that is left."""
     noise: float = 0.05
     """The standard deviation of the time of a step, as a share."""
     alike: float = 0.0
@@ -81,16 +81,16 @@ class Offer:
     canary: int = 100
     measured: bool = True
     stands: bool = False
-    """Whether the job stands still for its canary."""
+    """True if the job stands still for its canary."""
     beside: float = 1.0
-    """How many times slower the canary is because the job runs beside it."""
+    """Factor by which the canary is slower because the job runs beside it."""
     kind: str = "B"
     allowed: bool = True
     approved: bool = False
     left_s: float | None = None
-    """What the time limit leaves."""
+    """Time that the time limit leaves."""
     interrupted: tuple[float, ...] = ()
-    """When attempts are interrupted, counted from the decision."""
+    """Interruptions of attempts, counted from the decision."""
     mean_s: float | None = None
     """The mean time between interruptions of its host; None: there were none."""
 

@@ -10,7 +10,7 @@ from typing import Final
 from bench.support.result import CannotMeasure
 
 SYSTEM_PROGRAMS: Final = ("/usr/local/sbin", "/usr/sbin", "/sbin")
-"""Where daemons lie, which the search path of most users leaves out."""
+"""Directories of daemons, which the search path of most users leaves out."""
 
 
 def find(program: str) -> str:

@@ -21,7 +21,7 @@ _INDIRECT: Final = re.compile(
     r"(?i:command .* failed|non-zero exit|exit (?:code|status)|subprocess|build stopped|could not compile)"
     r"|ProcessError|SystemExit|CompileError|LinkError|previous error"
 )
-"""What a program says when another one has failed."""
+"""Words of a program when another one has failed."""
 
 
 def find_cause(output: str) -> str:

@@ -62,7 +62,7 @@ class Lock:
     owner: int | None = None
     """The uid of that user."""
     isolated: bool = False
-    """Whether a job sees no package of the image: it asks for another torch, and gets all of its own."""
+    """True if a job sees no package of the image: it asks for another torch, and gets all of its own."""
 
     system: tuple[SystemPackage, ...] = ()
     """Debian packages that the image gets below the others."""

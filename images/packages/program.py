@@ -87,7 +87,7 @@ def find_python(account: Account | None) -> str:
 
 
 _ASKED: Final = "get_interpreter_info"
-"""What the code has in it with which ``uv`` asks an interpreter for its layout."""
+"""Mark of the code with which ``uv`` asks an interpreter for its layout."""
 
 _ANSWERING: Final = """\
 #!/bin/sh

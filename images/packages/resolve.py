@@ -91,7 +91,7 @@ class Resolver:
     indexes: Indexes
     limits: Limits = field(default_factory=Limits)
     trusted: Account | None = None
-    """Who resolves where the indexes have credentials: a user could read those of a process of their own."""
+    """User who resolves if the indexes have credentials: users can read those of their own processes."""
     read: ReadAnswer = read_here
 
     def resolve(

@@ -34,7 +34,7 @@ class Scratch:
 
     path: Path
     account: Account | None
-    """Whose program works here; ``None``: that of this process."""
+    """User whose program works here; ``None``: that of this process."""
 
     def write(self, name: str, content: str | bytes) -> Path:
         """Write a file that the account may read; nobody but this process can replace it."""

@@ -43,7 +43,7 @@ MAX_REQUIRES: Final = 200
 MAX_REQUIRES_BYTES: Final = 256 * 1024
 
 NOBODY: Final = 65532
-"""Who builds for a root that builds for itself."""
+"""Builder of a root that builds for itself."""
 
 KILLED: Final = 137
 """The exit code of a container whose program was killed, as for its memory."""

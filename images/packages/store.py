@@ -34,7 +34,7 @@ class PackageSettings:
     cache_dir: Path
     indexes: Indexes = field(default_factory=Indexes)
     account: Account | None = None
-    """Who unpacks wheels; ``None``: this process."""
+    """User who unpacks wheels; ``None``: this process."""
     limits: Limits = field(default_factory=Limits)
     read_answer: ReadAnswer = read_here
 

@@ -47,7 +47,7 @@ class Unpacker:
     cache_dir: Path
     indexes: Indexes
     account: Account | None = None
-    """Whose rights ``uv`` has; ``None``: those of this process."""
+    """User whose rights ``uv`` has; ``None``: those of this process."""
     limits: Limits = field(default_factory=Limits)
 
     @contextmanager

@@ -22,7 +22,7 @@ MAX_ID: Final = 2**32 - 2
 """The largest uid or gid."""
 
 PREFIX: Final = "/opt/packages"
-"""Where a layer puts its virtual environment."""
+"""Place of the virtual environment of a layer."""
 
 
 @dataclass(frozen=True, slots=True)

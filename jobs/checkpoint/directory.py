@@ -73,7 +73,7 @@ OWNER = ".owner"
 FENCE = ".fence"
 
 TAKE_OVER_S = 5.0
-"""How long an earlier attempt, which can publish nothing more, is waited for."""
+"""Wait for an earlier attempt, which can publish nothing more."""
 
 FENCE_WAIT_S = 2.0
 """Longer than a rename takes; who holds the fence longer is frozen."""

@@ -63,7 +63,7 @@ class Checkpoints:
         self._in_background = in_background
         self._save_schedule = SaveSchedule(plan)
         self.guard = EvaluationGuard(plan)
-        """Whether to save before an evaluation."""
+        """Guard that says if a checkpoint is due before an evaluation."""
         self._saved_at = time.monotonic()
         self._write_s = 0.0  # duration of the latest write; set on the writer's thread
         self._newest: int | None = None

@@ -36,7 +36,7 @@ TESTS: Final = ("*_test.pt", "totalcapture.pt", "totalcapture[0-9][0-9].pt")
 
 OPEN_FILES: Final = 32
 SKEW: Final = 0.01
-"""How far a column of a rotation may be from length one and from the others' right angle."""
+"""Most deviation of a column of a rotation from length one and from the others' right angle."""
 
 Contents: TypeAlias = Mapping[str, Sequence[Any]]
 
@@ -288,7 +288,7 @@ _NOTATIONS: Final[Mapping[int, Callable[[Tensor], Tensor]]] = {
     4: from_quaternions,
     3: lambda turns: from_axis_angles(turns.reshape(len(turns), -1, 3)),
 }
-"""How to read so many numbers per rotation."""
+"""Readers of a rotation, by the count of its numbers."""
 
 
 def _require_sites(recording: Recording, motion: Motion, sites: int) -> None:

@@ -64,7 +64,7 @@ class Reading:
     longest: int = 95
     """Characters of the longest text."""
     any_text: bool = False
-    """Whether other texts than SMILES are allowed."""
+    """True if other texts than SMILES are allowed."""
     threshold: float = 1.0
     folds: int | None = None
     fold: int | None = None

@@ -35,7 +35,7 @@ _UNREADABLE: Final = (
     zlib.error,
     pickle.UnpicklingError,
 )
-"""What numpy and torch raise for files that are cut off, of another format, or hold objects."""
+"""Errors of numpy and torch for files that are cut off, of another format, or hold objects."""
 
 
 @dataclass(frozen=True, slots=True)

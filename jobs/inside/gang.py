@@ -55,7 +55,7 @@ REPORT_S = 2.0
 """So much later an end on another node may be known."""
 
 POLL_S = 0.1
-"""How often the first launcher looks for ends on other nodes."""
+"""Time between two looks of the first launcher for ends on other nodes."""
 
 STOPPED_S = 20.0
 """The same after an agreed stop, whose checkpoint is on the disk already."""
@@ -69,7 +69,7 @@ IN_VAIN = re.compile(
     rb"gloo/transport/[^\n]*\] (?:Timed out|Connection|Read|Write|Socket)"
     rb"|Watchdog caught collective operation timeout|failed to pass monitoredBarrier"
 )
-"""What gloo and NCCL write when another process is gone or does not answer."""
+"""Messages of gloo and NCCL when another process is gone or does not answer."""
 
 UNSAID = frozenset({1, 128 + signal.SIGABRT})
 """Exit codes that say nothing of their own: of an exception in Python, and of one in C++."""
@@ -79,14 +79,14 @@ ABORTED_WHILE_LEAVING = re.compile(
     rb"\nterminate called without an active exception\s*\Z",
     re.DOTALL | re.MULTILINE,
 )
-"""What a process leaves that had said its end already when a thread of its library made it abort.
+"""Last words of a process that had said its end already when a thread of its library made it abort.
 
 PyTorch's process groups have threads of their own; an interpreter that ends without
 ``destroy_process_group`` may destroy one that still runs, and C++ then calls ``abort``.
 """
 
 LEAVING = re.compile(rb"^attach: exiting with ([0-9]{1,3}):", re.MULTILINE)
-"""What ``gpu_job_runner.attach`` says before it leaves with an exit code of the contract."""
+"""Message of ``gpu_job_runner.attach`` before it leaves with an exit code of the contract."""
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 """Variables that list the GPUs of an attempt."""

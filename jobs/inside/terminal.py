@@ -39,7 +39,7 @@ MAX_READERS = 8
 CHUNK_BYTES = 64 * 1024
 FLUSH_S = 5.0
 FIRST_S = 10.0
-"""How long the end of a program waits for the first who connects: whoever asked for it may be slower."""
+"""Wait at the end of a program for the first who connects: whoever asked for it may be slower."""
 
 TOUCH_S = 1.0
 HEAD = struct.Struct("!cI")

@@ -18,7 +18,7 @@ from jobs.training.ranks import Ranks
 from jobs.workloads.protocol import Evaluation
 
 _MOVING: Final = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
-"""What changes in a ``ReduceLROnPlateau``; its other fields come from the spec."""
+"""Fields of a ``ReduceLROnPlateau`` that change; its other fields come from the spec."""
 
 
 class StopCriterion:
@@ -113,7 +113,7 @@ class Adaptation:
         self._stop = None if plan.early_stopping is None else StopCriterion(plan.early_stopping)
         self._rate = None if plan.lr_plateau is None else RateReduction(plan.lr_plateau, plan.learning_rate)
         self.stopped: str | None = None
-        """Why training ends before its last step."""
+        """Reason for which training ends before its last step."""
 
     @property
     def rate_factor(self) -> float:

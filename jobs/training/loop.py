@@ -37,7 +37,7 @@ ADVISED_AFTER: Final = 100
 """Steps of an attempt after which it has taken the memory that it needs."""
 
 FRESH: Final = -1
-"""What the leader says when there is no checkpoint."""
+"""Step that the leader tells if there is no checkpoint."""
 
 
 def run(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: StopRequests) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 PATIENT_S: Final = 1800.0
-"""How long processes wait for one that loads, saves or evaluates; the runner watches it meanwhile."""
+"""Longest wait of processes for one that loads, saves or evaluates; the runner watches it meanwhile."""
 
 COMPARE_EVERY: Final = 50
 """Steps between two comparisons of the weights of all processes."""

@@ -26,7 +26,7 @@ RESULT_BYTES = 16 * 1024
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 _TRACKED_ENDS = {Cause.COMPLETED: "FINISHED", Cause.STOPPED: "SCHEDULED"}
-"""How MLflow calls the ends of attempts; all others have failed."""
+"""Names of the ends of attempts in MLflow; all others have failed."""
 
 
 def say(text: str) -> None:

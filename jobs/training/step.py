@@ -110,7 +110,7 @@ class Training:
         self.micro_batch = self._first_micro_batch()
         self._halved = False
         self.advice: tuple[str, ...] = ()
-        """What the user may do to make this training faster, one line each."""
+        """Advice to the user on how to make this training faster, one line each."""
         self.best: float | None = None
         self.evaluated: int | None = None
         self.adaptation = Adaptation(plan)

@@ -46,7 +46,7 @@ from jobs.workloads.common.workload import TrainedWorkload
 from jobs.workloads.protocol import BuildContext, Evaluation
 
 TEMPERATURE: Final = 0.8
-"""How boldly samples are drawn: below 1, likely tokens are more likely still."""
+"""Temperature of the samples that are drawn: below 1, likely tokens are more likely still."""
 
 
 MAX_NATS: Final = 700.0

@@ -41,7 +41,7 @@ _NTFY_TAGS: Final[Mapping[str, str]] = {
 """Emoji of ntfy by topic; the first topic that fits."""
 
 _MARKDOWN: Final = re.compile(r"([\\`*_\[\]<>|~])")
-"""What is markup within a line; what is so at the beginning of a line does not stand there."""
+"""Markup within a line; what is markup at the beginning of a line does not stand there."""
 
 _BACKTICKS: Final = re.compile(r"`+")
 

@@ -37,7 +37,7 @@ from runner.core.ports.executor import (
 Place: TypeAlias = Literal["local", "slurm"]
 
 ESTIMATE_S: Final = 30.0
-"""How long an estimate of the batch system is used for the same attempt."""
+"""Time for which an estimate of the batch system is used for the same attempt."""
 
 
 class BatchExecutor(Executor, Protocol):
@@ -48,7 +48,7 @@ class BatchExecutor(Executor, Protocol):
 
 
 LAUNCH_S: Final = 300.0
-"""How long a launch on this machine may take until the attempt is seen."""
+"""Longest launch on this machine until the attempt is seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class EitherExecutor:
     room: Room
     choices: Choices
     mounts_here: bool = True
-    """Whether attempts with mounts may run on this machine."""
+    """True if attempts with mounts may run on this machine."""
     _estimates: dict[Key, tuple[float, datetime | None]] = field(default_factory=dict)
     _clock: SystemClock = field(default_factory=SystemClock)
     _choosing: Lock = field(default_factory=Lock)

@@ -27,14 +27,14 @@ from runner.core.ports.notifications import Origin, RetryLater, Send, Undelivere
 from runner.files.settings.notify import SENDMAIL, NotificationRule, find_channel
 
 LIMIT_S: Final = 10.0
-"""How long a webhook may be silent."""
+"""Longest silence of a webhook."""
 
 PROGRAM_LIMIT_S: Final = 30.0
-"""How long sendmail or a command may run; then it is killed with its process group."""
+"""Longest run of sendmail or a command; then it is killed with its process group."""
 
 PICTURE: Final = Path(__file__).with_name("curve_picture.py")
 PICTURE_LIMIT_S: Final = 60.0
-"""How long the picture of a curve may take; the first one of a user takes matplotlib some seconds."""
+"""Longest time of the picture of a curve; the first one of a user takes matplotlib some seconds."""
 
 LEAST_DRAWN: Final = 2
 """Points of a curve that make a picture."""

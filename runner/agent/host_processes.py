@@ -19,10 +19,10 @@ class HostProcesses:
     """The interpreter of the built-in workloads, and ``python`` of programs."""
 
     has_module: Callable[[str], bool]
-    """Whether that interpreter finds a module now; it may be installed while the daemon runs."""
+    """Test of that interpreter for a module; it may be installed while the daemon runs."""
 
     engine_problem: str | None
-    """Why no engine was taken; None: the settings ask for processes."""
+    """Reason for which no engine was taken; None: the settings ask for processes."""
 
     closed: str | None = None
     """The directory with the interpreter that the users of root's daemon cannot enter; None: none."""

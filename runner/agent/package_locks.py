@@ -19,13 +19,13 @@ from runner.core.ports.packages import PackageRequest, Packages, Unresolvable
 from runner.core.ports.users import User
 
 FRESH_S: Final = 600.0
-"""How long a lock answers the same requirements; as long as PyPI lets its answers be kept."""
+"""Time for which a lock answers the same requirements; as long as PyPI lets its answers be kept."""
 
 ERROR_FRESH_S: Final = 10.0
-"""How long a failure answers them: until everybody who waited has asked again."""
+"""Time for which a failure answers them: until everybody who waited has asked again."""
 
 PATIENCE_S: Final = 60.0
-"""How long a resolution goes on for which nobody asks any more."""
+"""Time for which a resolution goes on for which nobody asks any more."""
 
 RECHECK_S: Final = 0.5
 """Between two looks at whether the answer is still wanted."""

@@ -27,7 +27,7 @@ DECLINED: Final = 3
 MAX_ID: Final = 20
 POLL_S: Final = 0.5
 VERIFYING_S: Final = 600.0
-"""How long the daemon may take to verify checkpoints before it answers."""
+"""Time in which the daemon verifies checkpoints before it answers."""
 
 OUTCOMES: Final = {
     "keep": "the running attempt goes on as it is, and the change is declined",

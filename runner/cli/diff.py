@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 LIMIT_S: Final = 120.0
-"""How long the daemon may take to read the code of a file."""
+"""Longest wait for the daemon, which reads the code of a file."""
 
 
 @click.command()

@@ -265,7 +265,7 @@ def disk_text(job: JobDetail) -> str:
 
 
 _NOT_REPORTED: Final = ("seconds_", "baseline_")
-"""What the metrics of a result say besides the numbers of the training."""
+"""Prefixes of the metrics of a result that are no numbers of the training."""
 
 
 def metrics_text(job: JobDetail) -> str:

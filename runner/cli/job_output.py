@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from runner.client.types import JobDetail
 
 _OVERWRITTEN: Final = re.compile(rb"\r[^\r\n]*(?=\r[^\r\n])")
-"""What one piece of a log draws and draws over."""
+"""Characters with which one piece of a log draws and draws over."""
 
 
 class OutputReader:

@@ -25,7 +25,7 @@ ACTIVE: Final = frozenset({"preparing", "queued", "starting", "running", "stoppi
 """Those of jobs that have not ended."""
 
 DAY_S: Final = 86400.0
-"""How long ago jobs have ended that a list shows without ``--all`` and ``--since``."""
+"""Age of the ended jobs that a list shows without ``--all`` and ``--since``."""
 
 
 COLUMNS: Final[dict[str, Callable[[JobSummary], Any]]] = {

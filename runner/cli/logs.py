@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Output: TypeAlias = RawOutput | LineOutput | JsonOutput
 
 TURN_S: Final = 0.5
-"""How long the log of one of several jobs is waited for before the others are looked at."""
+"""Wait for the log of one of several jobs, before the others are looked at."""
 
 
 def lines(ctx: click.Context, param: click.Parameter, given: str | None) -> int | None:

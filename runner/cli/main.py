@@ -77,7 +77,7 @@ HIDDEN: Final = {
     "dial": "runner.cli.dial:dial",
     "receive": "runner.cli.receive:receive",
 }
-"""What a client on another machine runs here, by ssh."""
+"""Commands that a client on another machine runs here, by ssh."""
 
 GROUPS: Final = {
     "Jobs": ("run", "submit", "list", "show", "why", "top", "dash", "logs", "metrics", "plot", "events",
@@ -112,10 +112,10 @@ ALIKE: Final = 0.7
 """So alike are two options of which one may be a slip for the other: form and from, not hold and help."""
 
 TYPED: Final = "runner.typed"
-"""Where a context keeps the words from the command on."""
+"""Key of a context for the words from the command on."""
 
 UNWRITTEN: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
-"""What a write to standard output can fail of; these errors name no file."""
+"""Errors of a write to standard output; these name no file."""
 
 
 class LazyGroup(click.Group):

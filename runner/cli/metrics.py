@@ -32,7 +32,7 @@ CHART_MISSING: Final = (
 SUFFIXES: Final = (".png", ".svg", ".pdf")
 
 PREFERRED: Final = ("loss", "train_loss", "eval_loss")
-"""What is drawn if nothing is named, the first that a job has."""
+"""Metrics that are drawn if nothing is named, the first that a job has."""
 
 PLOT_LINES: Final = 18
 """The height of a plot on a terminal."""

@@ -35,7 +35,7 @@ FOR_NOTEBOOKS: Final = ("nbconvert", "ipykernel")
 """Packages of what executes notebooks."""
 
 NO_SCRIPT: Final = ("test_", "conftest", "setup", "_")
-"""How the names of files begin that train nothing."""
+"""Beginnings of the names of files that train nothing."""
 
 LEFT_OUT: Final = frozenset(
     {"venv", "env", "node_modules", "site-packages", "build", "dist", "test", "tests", "docs", "notebooks"}
@@ -84,7 +84,7 @@ HINTS: Final = {
         "      for step in job.steps(1000):    # instead of range(1000)",
     ),
 }
-"""How each framework is made resumable."""
+"""Advice on each framework: how it is made resumable."""
 
 
 @dataclass(slots=True)

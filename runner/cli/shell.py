@@ -27,7 +27,7 @@ CLASS: Final = "interactive"
 
 LOOK_S: Final = 2.0
 ATTACH_S: Final = 30.0
-"""How long the program may take to get its terminal."""
+"""Longest wait of the program for its terminal."""
 
 
 @click.command(context_settings={"allow_interspersed_args": False})

@@ -137,9 +137,9 @@ class Tree:
         self.directories: set[str] = set()
         self.sources: dict[str, Path] = {}
         self.git: dict[str, Any] | None = None
-        """Where in git the code is; empty: git does not say; None: in no repository."""
+        """Place of the code in git; empty: git does not say; None: in no repository."""
         self.left_out: list[list[Any]] = []
-        """What git ignores, as the listing of a snapshot has it."""
+        """Paths that git ignores, as the listing of a snapshot has them."""
 
     def add(self, path: Path) -> None:
         """Add a file, or all of a directory that is not ignored."""

@@ -68,7 +68,7 @@ TOO_MANY: Final = 429
 """The status of a request that was refused before anything was done, and may be sent again."""
 
 CROWDED_PATIENCE_S: Final = 30.0
-"""How long a request is sent again that is refused because its user asks too often."""
+"""Time for which a request is sent again that is refused because its user asks too often."""
 
 UNREADABLE: Final = "the store has a row that cannot be read, and is left out: "
 STOPPED: Final = (

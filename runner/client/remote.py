@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 VARIABLE: Final = "RUNNER_HOST"
 
 PERSIST_S: Final = 600
-"""How long a connection is kept after its last use."""
+"""Time for which a connection is kept after its last use."""
 
 ASK_S: Final = 20.0
 """Longest wait for the first answer through a new connection."""

@@ -40,7 +40,7 @@ DETACH_KEYS: Final = b"\x10\x11"
 """Ctrl-p Ctrl-q, as with ``docker attach``."""
 
 RETURN_S: Final = 60.0
-"""How long a terminal waits for its daemon to come back."""
+"""Longest wait of a terminal for its daemon to come back."""
 
 RETRY_S: Final = 0.2
 CAUGHT: Final = ("WINCH", "TERM", "HUP")

@@ -72,7 +72,7 @@ class RunTimeEstimates:
 
     past: UsageHistory
     sources: dict[str, EstimateSource] = field(default_factory=dict)
-    """What the last estimate of each job follows from."""
+    """Inputs of the last estimate of each job."""
     _known: dict[_Kind, float | None] = field(default_factory=dict)
     _jobs: dict[_Kind, set[str]] = field(default_factory=dict)
     _kinds: dict[str, tuple[_Kind, ...]] = field(default_factory=dict)

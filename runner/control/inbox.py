@@ -19,7 +19,7 @@ GATHER_S: Final = 0.02
 """Longest wait for more messages while workers are busy."""
 
 YIELD_S: Final = 0.002
-"""How long the loop leaves the interpreter to a caller that is being answered."""
+"""Time for which the loop leaves the interpreter to a caller that is being answered."""
 
 
 class Inbox:

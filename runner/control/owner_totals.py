@@ -9,7 +9,7 @@ from runner.core.job.states import Finished, Preparing, Queued
 from runner.core.ports.store import JobRow
 
 STORED_AT_ONCE: Final = 8
-"""How often a user's limit of job files may be stored at once; each hour, once more."""
+"""Writes of job files that a user may have at once, beyond one each hour."""
 
 HOUR_S: Final = 3600.0
 

@@ -47,7 +47,7 @@ PREVIEWED: Final = "0"
 """The id of a job that is not in the queue, as in its dry run; the first job is 1."""
 
 REPLAN_S: Final = 5.0
-"""How often a plan is made while a job is pending and nothing happens: shares fade, jobs overrun."""
+"""Time between two plans while a job is pending and nothing happens: shares fade, jobs overrun."""
 
 
 CHEAP_S: Final = 0.01

@@ -17,7 +17,7 @@ from runner.core.scheduler.fairshare import decay_usage
 from runner.core.scheduler.snapshot import RESTART_S
 
 STAYS_S: Final = 60.0
-"""How long a job that had no room to save is not preempted."""
+"""Time for which a job that had no room to save is not preempted."""
 
 
 @dataclass(slots=True)

@@ -20,10 +20,10 @@ from urllib.parse import urlsplit
 COOKIE: Final = "runner_dash"
 
 LINK_S: Final = 600.0
-"""How long the link is good for."""
+"""Time for which the link is good."""
 
 SESSION_S: Final = 12 * 3600
-"""How long a browser is logged in."""
+"""Time for which a browser is logged in."""
 
 MOST_SESSIONS: Final = 16
 """Browsers that are logged in at once; the one that logged in first is logged out."""

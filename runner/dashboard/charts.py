@@ -58,7 +58,7 @@ class Chart:
     first: str
     last: str
     summary: str
-    """What the picture shows, for those who do not see it."""
+    """Description of the picture, for those who do not see it."""
 
 
 def draw(name: str, curves: Mapping[str, Sequence[Row]], axis: str = "step") -> Chart | None:

@@ -11,13 +11,13 @@ from runner.client.http import Query, query_string, quote_path
 from runner.client.log import last_lines, pieces
 
 FRESH_S: Final = 0.5
-"""How long an answer is used again."""
+"""Time for which an answer is used again."""
 
 DIFF_FRESH_S: Final = 30.0
-"""How long what differs between two jobs is used again: the daemon reads their code for it."""
+"""Time for which the differences of two jobs are used again: the daemon reads their code for them."""
 
 DIFF_LIMIT_S: Final = 120.0
-"""How long the daemon may take to read the code."""
+"""Longest wait for the daemon, which reads the code."""
 
 MOST_KEPT: Final = 256
 

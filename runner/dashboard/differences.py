@@ -15,7 +15,7 @@ MOST_COMPARED_LINES: Final = 5000
 """Lines of one file that are compared; comparing takes the square of them."""
 
 HEADS: Final = ("--- ", "+++ ")
-"""How the two lines begin that name the file."""
+"""Beginnings of the two lines that name the file."""
 
 KINDS: Final = {"+": "added", "-": "removed", "@": "place"}
 

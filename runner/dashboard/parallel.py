@@ -95,7 +95,7 @@ class DrawnJob:
 
     path: str
     point: tuple[float, float] | None
-    """Where its result lies."""
+    """Place of its result."""
     grade: int | None
     """0 for the best fifth; None without a result."""
     is_best: bool
@@ -113,7 +113,7 @@ class SweepChart:
     top: float
     bottom: float
     right: float
-    """Where the axes end."""
+    """Right end of the axes."""
     axes: tuple[DrawnAxis, ...]
     jobs: tuple[DrawnJob, ...]
     left_out: tuple[str, ...]

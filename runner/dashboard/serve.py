@@ -15,7 +15,7 @@ from runner.dashboard.app import application
 from runner.dashboard.daemon import Daemon
 
 GRACE_S: Final = 2
-"""How long open streams may hold up the end."""
+"""Longest time for which open streams hold up the end."""
 
 
 def serve(client: Client, access: Access, listener: socket.socket, ready: Callable[[], None]) -> None:

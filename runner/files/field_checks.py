@@ -25,7 +25,7 @@ WEIGHTS_TARGET: Final = DATA_ROOT / "init-weights"
 """The mount point of the weights that a training begins with; reserved as well."""
 
 INPUT_TARGET: Final = PurePosixPath("/inputs")
-"""Where a container has the paths that a workload names besides its data, each below the field's name."""
+"""Place in a container of the paths that a workload names besides its data, each below the field's name."""
 
 SECRETS_TARGET: Final = PurePosixPath("/run/secrets")
 """The directory of the secrets of a job."""
@@ -83,7 +83,7 @@ _ISSUED: Final = re.compile(
     r"|eyJ[\w-]+\.[\w-]+\.[\w-]+|-----BEGIN [A-Z ]*PRIVATE KEY-----.*|[a-z][a-z0-9+.-]*://[^/@:\s]*:(?!\$)[^/@\s]+@.*",
     re.DOTALL,
 )
-"""What well-known services issue, and addresses with a password."""
+"""Tokens as well-known services issue them, and addresses with a password."""
 
 REFUSED_VARIABLES: Final = (
     (_LOADER, "controls which code programs load; set it in the image"),

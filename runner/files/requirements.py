@@ -28,7 +28,7 @@ _EDITABLE: Final = re.compile(r"-e\s*=?|--editable[\s=]")
 _NAMED_FILE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\s*(?:(\[[^\]]*\])\s*)?@\s*(file:)")
 _EGG: Final = re.compile(r"#egg=[A-Za-z0-9._-]+")
 _MARKER: Final = re.compile(r"\s;|;\s")
-"""What ends a path, as pip knows it."""
+"""End of a path, as pip knows it."""
 _VARIABLE: Final = re.compile(r"\$\{[A-Z0-9_]+\}")
 _CONDA: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=([0-9][^=\s]*)(?:=\S+)?")
 _PLACE: Final = re.compile(
@@ -286,7 +286,7 @@ class LockedPackages:
     lines: tuple[RequirementLine, ...]
     """The packages in their versions, with the hashes of their files."""
     python: str | None
-    """Which Python it is for, as a specifier; None if it does not say."""
+    """Specifier of the Python that it is for; None if it does not say."""
 
 
 def parse_locked(text: str) -> LockedPackages:

@@ -120,7 +120,7 @@ class ArrayMembership(ClosedModel):
     at_a_time: int | None = None
     max_failures: int | None = Field(default=None, exclude_if=lambda value: value is None)
     number: int = 1
-    """Which of its jobs this one is, from 1."""
+    """Number of this one among its jobs, from 1."""
     count: int = 1
 
 
@@ -135,9 +135,9 @@ class CodeReference(ClosedModel):
     remote: str | None = None
     """The name of the remote that the branch follows."""
     dirty: bool | None = None
-    """Whether something differed from the commit; None: there is no commit, or git did not say."""
+    """True if something differed from the commit; None: there is no commit, or git did not say."""
     left_out: tuple[LeftOut, ...] = Field(default=(), exclude_if=lambda value: not value)
-    """What lies in the directory and not in the snapshot, as far as it is worth telling."""
+    """Files of the directory that are not in the snapshot, as far as it is worth telling."""
 
 
 def code_reference(taken: CodeSnapshot) -> CodeReference:
@@ -186,7 +186,7 @@ class Revision(ClosedModel):
     sweep: ArrayMembership | None = None
     """The matrix that it is one job of."""
     network: NetworkAccess | None = None
-    """What the job reaches, as the settings allowed at submission; None in revisions that are older than this
+    """Reach of the job, as the settings allowed at submission; None in revisions that are older than this
     field: ``outbound`` exactly if the operator names an engine network."""
     code: CodeReference | None = None
     """The snapshot that every attempt runs; None: the directory as it is then, if there is one."""
@@ -202,7 +202,7 @@ class Revision(ClosedModel):
     init: InitialWeights | None = None
     """The weights that it begins with; None: random ones."""
     settings: Profile | None = None
-    """What the profile came to then; None in revisions that are older than this field."""
+    """Result of the profile at that time; None in revisions that are older than this field."""
 
     @property
     def base(self) -> Path:
@@ -378,7 +378,7 @@ class Revision(ClosedModel):
 
     @property
     def keeps_files(self) -> bool:
-        """Whether a further attempt goes on in files that hold nobody knows how much of the work."""
+        """True if a further attempt goes on in files that hold an unknown part of the work."""
         checkpoint = self.job.checkpoint
         return self.program_code is not None and checkpoint.keep_files and checkpoint.files is None
 

@@ -15,7 +15,7 @@ SCRIPTS: Final = (*INTERPRETERS, ".bash")
 
 _STARTERS: Final = frozenset({"env", "nice", "time", "timeout", "nohup", "stdbuf", "uv", "run"})
 _SETTING: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*|[0-9.]+[smhd]?|-[a-z]", re.DOTALL)
-"""What stands between a starter and its program."""
+"""Words between a starter and its program."""
 
 _PYTHON: Final = re.compile(r"(?:python|pypy)[0-9.]*")
 _PYTHON_VALUES: Final = frozenset({"-W", "-X", "--check-hash-based-pycs"})

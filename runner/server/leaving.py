@@ -16,10 +16,10 @@ import structlog
 log = structlog.get_logger()
 
 LINGER_S: Final = 5.0
-"""How long an ending daemon waits for threads in the middle of their work, such as a launch."""
+"""Longest wait of an ending daemon for threads in the middle of their work, such as a launch."""
 
 KILL_AFTER_S: Final = 5.0
-"""How long after the end that was due a helper waits for the other part before it kills it."""
+"""Wait of a helper for the other part, after the end that was due, before it kills it."""
 
 
 @dataclass(slots=True)

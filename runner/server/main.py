@@ -69,7 +69,7 @@ from runner.services.sweeps import SweepService
 log = structlog.get_logger()
 
 SWITCH_S: Final = 0.0002
-"""How long a thread may keep the others waiting; with CPython's 5 ms an answer waits for a whole plan."""
+"""Longest wait of threads for another one; with CPython's 5 ms an answer waits for a whole plan."""
 
 CODE_SWEEP_S: Final = 3600.0
 """Between two looks for snapshots of code that no job needs."""

@@ -43,7 +43,7 @@ class NetworkWatch:
 
     network: OutboundNetwork
     from_start: bool
-    """Whether it is made when the daemon starts, and not when the first job needs it."""
+    """True: made when the daemon starts; False: when the first job needs it."""
     _problem: str = ""
 
     def look(self) -> None:

@@ -41,7 +41,7 @@ class DirectorySize:
 
     use: DiskUse
     again_s: float
-    """When it is measured again while its job runs, by the monotonic clock."""
+    """Time of the next measurement while its job runs, by the monotonic clock."""
     ended: bool
     """Its job did not run then, so it has not changed since."""
 

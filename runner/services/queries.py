@@ -22,7 +22,7 @@ from runner.services.context import Caller, NotFound, ServiceContext
 from runner.services.submission import dependencies
 
 RECENT: Final = timedelta(days=1)
-"""How long ago jobs have ended that a list shows at least."""
+"""Age of the ended jobs that a list shows at least."""
 
 FOREVER: Final = timedelta(days=36_500)
 

@@ -50,7 +50,7 @@ MOST_KNOWN: Final = 10_000
 """Candidates whose values are in memory; to read them again costs a look at their files."""
 
 NAME: Final = "its sweep"
-"""Who asks for a restart or an end, in the events of a candidate."""
+"""Requester of a restart or an end, in the events of a candidate."""
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class SweepService:
     _seen: int = field(default=-1)
     """The event up to which all is decided."""
     _looked: float = -math.inf
-    """When all was looked at, by the monotonic clock."""
+    """Time of the last look at all, by the monotonic clock."""
     _work: FairExecutor = field(default_factory=lambda: FairExecutor("sweep", threads_per_user=1))
     _deciding: set[str] = field(default_factory=set)  # the first jobs of sweeps
     _known: dict[str, tuple[object, Candidate]] = field(default_factory=dict)  # that do not run, by job

@@ -62,7 +62,7 @@ STAND_IN: Final = NvidiaFacts(
         NvidiaGpu("GPU-1", "Tesla V100-SXM2-16GB", (7, 0), persistence=True, ecc_errors=3, retired_pages=2),
     ),
 )
-"""What the stand-in for NVML says in the tests, which run without a GPU, a driver and device nodes."""
+"""Values of the stand-in for NVML in the tests, which run without a GPU, a driver and device nodes."""
 
 HEALTHY: Final = Machine(NVIDIA, AmdFacts(), ENGINE, HOST, wanted_cuda=(13, 0))
 

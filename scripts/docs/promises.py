@@ -46,7 +46,7 @@ class Claim(BaseModel):
     here: str
     about: str
     gpu: str
-    """Whether it needs a GPU, and why; or what else it needs."""
+    """Need of a GPU, with its reason; or what else it needs."""
     arm: str | None = None
     """The switch whose ablation answers it; ``all``: both profiles; ``before``: the first alone."""
     metric: Literal["items", "eval"] = "items"

@@ -23,7 +23,7 @@ STEPS: Final = 60
 SAVE_EVERY: Final = 5
 KILLS: Final = 5
 TRAININGS: Final = 5
-"""How often a training is begun that is to be killed; see ``_killed``."""
+"""Number of times that a training is begun that is to be killed; see ``_killed``."""
 REAL: Final[Mapping[str, Mapping[str, Any]]] = {
     "causal_lm": {"batch_size": 8, "context": 256, "layers": 4, "dropout": 0.1},
     "imu_stream": {"batch_size": 256, "dropout": 0.2, "bidirectional": True},
@@ -43,7 +43,7 @@ class Arm:
     profile: str
     changes: Mapping[str, Any]
     promised: bool
-    """Whether the profile promises equal bits; otherwise the result is only reported."""
+    """True if the profile promises equal bits; otherwise the result is only reported."""
 
 
 PROMISED: Final = tuple(Arm(kind, kind, "deterministic", {}, promised=True) for kind in KINDS)

@@ -32,7 +32,7 @@ class CheckpointFields:
 
 
 PART: Final = re.compile(r"\[([1-9])/([1-9])\]$")
-"""Which part of a tensor an entry of ``rename`` means: the first third is ``[1/3]``."""
+"""Part of a tensor that an entry of ``rename`` means: the first third is ``[1/3]``."""
 
 
 class ForeignNames(Spec):

@@ -38,7 +38,7 @@ DEVICE_COMBOS: Final[tuple[tuple[int, ...], ...]] = (
     (2,),  # left pocket
     (3,),  # right pocket
 )
-"""Where somebody carries a watch, a telephone and earphones: MobilePoser's 12 choices of five sites."""
+"""Places of a watch, a telephone and earphones: MobilePoser's 12 choices of five sites."""
 
 SYNTHETIC_IMU: Final = "synthetic-imu"
 """Value for made-up motions in place of recordings; the plan gives their number and length."""

@@ -33,7 +33,7 @@ class ModelSizes:
     kinds: int
     numbers: int
     gaps: bool = False
-    """Whether ``present`` is given, as one more feature."""
+    """True if ``present`` is given, as one more feature."""
 
 
 class TemporalEncoder(nn.Module):

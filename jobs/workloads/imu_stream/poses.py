@@ -20,7 +20,7 @@ Array: TypeAlias = NDArray[np.float64]
 Frames: TypeAlias = NDArray[np.float32]
 
 GAIN: Final = 1.0
-"""How fast the accelerometer corrects the tilt: rad/s per sine of the error."""
+"""Speed at which the accelerometer corrects the tilt: rad/s per sine of the error."""
 
 TARGETS: Final = 9
 ORIENTATION: Final = slice(0, 6)

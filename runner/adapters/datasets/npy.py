@@ -119,7 +119,7 @@ _ALLOWED: Final[dict[tuple[str, str], Callable[..., Any]]] = {
     ("numpy", "dtype"): _dtype,
     ("_codecs", "encode"): _encode,
 }
-"""What Python 2's pickle protocol needs for arrays of numbers; nothing here can be made to do anything."""
+"""Names that Python 2's pickle protocol needs for arrays of numbers; none of them can do any harm."""
 
 
 def float32_file(values: Sequence[float], shape: tuple[int, ...]) -> bytes:

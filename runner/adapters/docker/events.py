@@ -21,7 +21,7 @@ FIRST_RECONNECT_S: Final = 0.1
 """The pause after the first lost connection; each further failure doubles it."""
 
 JOIN_S: Final = 10.0
-"""How long ``stop`` waits for the thread."""
+"""Longest wait of ``stop`` for the thread."""
 
 log = structlog.get_logger(__name__)
 

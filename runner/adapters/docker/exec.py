@@ -34,7 +34,7 @@ FRAME_HEAD_BYTES: Final = 8
 EXIT_POLL_S: Final = (0.002, 0.05)
 """Between two looks for an exit code: at first, and at most."""
 EXIT_LIMIT_S: Final = 10.0
-"""How long the engine may take to know the exit code of a command whose output has ended."""
+"""Time in which the engine knows the exit code of a command whose output has ended."""
 
 _CHUNKED: Final = re.compile(rb"^transfer-encoding:\s*chunked", re.IGNORECASE | re.MULTILINE)
 _LENGTH: Final = re.compile(rb"^content-length:\s*([0-9]+)", re.IGNORECASE | re.MULTILINE)

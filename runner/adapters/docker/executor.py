@@ -68,7 +68,7 @@ ENDED: Final = frozenset({"exited", "dead"})
 """States of a container whose program has ended."""
 
 INIT_POLL_S: Final = 0.02
-"""How often a container that has just been started is asked whether its init listens."""
+"""Time between two questions to a container that has just been started: does its init listen?"""
 
 INIT_FAILED, INIT_SAYS, NO_SHELL = 1, "[FATAL tini", 126
 """Exit code of an init that cannot start the shell for a reason that it does not know, the beginning of what
@@ -107,7 +107,7 @@ _ALWAYS_MOUNTED: Final = (
 """Places in every container, beside those of the request."""
 
 _ROOT: Final = r"(?:[\"'`]/?|\s/|(?:merged|rootfs|[0-9a-f]{64})/)"
-"""What stands before a place in a container: a quotation mark, or the engine's directory of its files."""
+"""Text before a place in a container: a quotation mark, or the engine's directory of its files."""
 
 log = structlog.get_logger(__name__)
 
@@ -124,9 +124,9 @@ class DockerExecutorSettings:
     reconnect_max_s: float = 5.0
     """Longest pause between two attempts to listen to the events of an engine that is down."""
     driver_version: Callable[[], str | None] | None = None
-    """What says which NVIDIA driver is there before a launch; None: images are not compared with it."""
+    """Source of the NVIDIA driver's version before a launch; None: images are not compared with it."""
     choose_injection: bool = False
-    """Whether the engine is asked how NVIDIA devices get into containers; False: as the hardening says."""
+    """True: the engine is asked how NVIDIA devices get into containers; False: as the hardening says."""
 
 
 def write_hosts_file(directory: Path) -> Path | None:

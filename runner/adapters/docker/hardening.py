@@ -25,7 +25,7 @@ from runner.core.ports.executor import Key, LaunchRequest, Limits, Mount
 Json: TypeAlias = dict[str, Any]
 
 JOB_DIR: Final = PurePosixPath("/job")
-"""Where a container finds the run directory."""
+"""Place of the run directory in a container."""
 
 LABEL_INSTANCE: Final = "runner.instance"
 LABEL_JOB: Final = "runner.job"
@@ -46,7 +46,7 @@ DECIDED: Final = frozenset({"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIE
 """Those of them whose values are the runner's, also for the program."""
 
 _ASIDE: Final = "RUNNER_IMAGE_"
-"""What the names of values begin with that are set aside, also in an image made of such a container."""
+"""Beginning of the names of values that are set aside, also in an image made of such a container."""
 
 _PUT_BACK: Final = re.compile(r"(LD|NVIDIA)_[A-Za-z0-9_]+")
 """Those that the program gets back; other names could not be variables of a shell."""
@@ -82,7 +82,7 @@ class HardeningSettings:
     runtime: str = "runc"
     """The OCI runtime.  It is always sent: the engine's default runtime may inject every GPU."""
     gpu_injection: Literal["cdi", "hook"] = "cdi"
-    """How NVIDIA devices are injected.  The hook is for engines before version 25, which have no CDI.  When
+    """Injection of NVIDIA devices.  The hook is for engines before version 25, which have no CDI.  When
     systemd reloads its units, containers lose the devices that the hook has injected."""
     seccomp: str | None = None
     """The seccomp profile as JSON text.  None: the engine's built-in profile, which denies NUMA calls."""
@@ -91,7 +91,7 @@ class HardeningSettings:
     user_namespace: Literal["engine", "host"] = "engine"
     """``host``: the host's, also where the engine maps the users of containers to others by default."""
     memlock_unlimited: bool = False
-    """Whether a job may lock any amount of memory.  The start fails if the engine may not raise the limit."""
+    """True if a job may lock any amount of memory.  The start fails if the engine may not raise the limit."""
     open_files: int = 16384
     """Limit of open files; it must not exceed the engine's own hard limit."""
     hosts_file: Path | None = None

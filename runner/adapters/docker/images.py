@@ -18,7 +18,7 @@ from runner.adapters.package_errors import translated
 from runner.core.ports.images import Accelerator, PullPolicy
 
 CACHE_S: Final = 5.0
-"""How long an answer of the engine is used; a launch notices if the image has been removed meanwhile."""
+"""Time for which an answer of the engine is used; a launch notices that the image was removed meanwhile."""
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ IDLE_S: Final = 3600.0
 """The same while no container runs; the next one ends the wait."""
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
-"""Where cgroups are mounted: those of version 2, or a folder for each controller of version 1."""
+"""Mount of the cgroups: those of version 2, or a folder for each controller of version 1."""
 
 COUNTERS: Final = ("memory.events", "memory.oom_control")
 """The files with the line ``oom_kill COUNT``: of cgroup version 2 and version 1."""

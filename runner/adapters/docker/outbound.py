@@ -45,7 +45,7 @@ class OutboundSettings:
     instance: str
     """Id of the store; part of the names of network, bridge and firewall table."""
     required: bool
-    """Whether nothing starts in the network unless the firewall holds."""
+    """True if nothing starts in the network unless the firewall holds."""
     dns: tuple[str, ...] = ()
     open: tuple[OpenAddress, ...] = ()
     closed: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
 Counters: TypeAlias = tuple[int, ...]
-"""How long each of several limits has throttled the clocks; the values only grow."""
+"""Times for which each of several limits has throttled the clocks; the values only grow."""
 
 POWER, CURRENT, HEAT, HOT, SLOW = (
     "power cap", "current limit", "heat", "heat (hardware)", "hardware slowdown",

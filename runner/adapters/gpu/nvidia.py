@@ -27,7 +27,7 @@ VENDOR: Final = "0x10de"
 """NVIDIA on the PCI bus."""
 
 UNSUPPORTED: Final = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError, UnicodeDecodeError)
-"""What a call raises that this driver, device or mode does not support."""
+"""Errors of a call that this driver, device or mode does not support."""
 
 LOST_CODES: Final = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_NOT_FOUND})
 """Errors of a working driver about a device that it has lost."""
@@ -42,7 +42,7 @@ UNLOADED_CODES: Final = frozenset(
 """Errors that mean that the driver was unloaded or replaced; NVML must be initialised again."""
 
 NO_INSTANCES: Final = "it is in MIG mode and has no instances"
-"""Why a GPU in MIG mode is unusable; its instances, if any, are allocated in its place."""
+"""Reason for which a GPU in MIG mode is unusable; its instances, if any, are allocated in its place."""
 
 log = structlog.get_logger(__name__)
 

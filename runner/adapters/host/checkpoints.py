@@ -31,10 +31,10 @@ from runner.base.readable import readable_duration, readable_size
 from runner.core.ports.checkpoints import SavedCheckpoints, Verification
 
 SURE: Final = 2
-"""How many of the newest checkpoints are verified completely; of older ones, the sizes are compared."""
+"""Number of the newest checkpoints that are verified completely; of older ones, the sizes are compared."""
 
 NEWEST: Final = 64
-"""How many checkpoints of a lineage are looked at."""
+"""Number of checkpoints of a lineage that are looked at."""
 
 MAX_MANIFESTS_BYTES: Final = 8 * 1024**2
 """Size of all manifests that are read in one look at a lineage."""

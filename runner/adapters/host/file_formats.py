@@ -43,7 +43,7 @@ _NEVER_ZERO: Final = tuple(each for each in _NEVER_EMPTY if each not in {".bin",
 _PICKLES: Final = (".pkl", ".pickle", ".joblib")
 _PROTOCOLS: Final = tuple(bytes((0x80, number)) for number in range(2, 6))
 _LEGACY_TORCH: Final = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-"""What ``torch.save`` wrote before its archives: a pickle, with the weights behind it."""
+"""Format of ``torch.save`` before its archives: a pickle, with the weights behind it."""
 
 _NPY_HEADER: Final = re.compile(
     rb"\x93NUMPY\x01\0..{'descr': '[<>|][biufcSV](\d{1,6})', 'fortran_order': \w{4,5},"
@@ -55,7 +55,7 @@ _OF: Final = re.compile(r"([0-9]{5})(-of-[0-9]{5})(?![0-9])")
 
 _GZIP: Final = b"\x1f\x8b\x08"
 _ENDS: Final = {b"\xfd7zXZ\0": b"YZ", b"PAR1": b"PAR1", b"ARROW1\0\0": b"ARROW1"}
-"""What xz, Parquet and Arrow have at the end of a file, by its beginning."""
+"""Ends of a file of xz, Parquet and Arrow, by its beginning."""
 
 _TAR: Final = slice(257, 262)  # the place of b"ustar"
 _TAR_END: Final = bytes(1024)

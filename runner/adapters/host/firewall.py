@@ -25,10 +25,10 @@ CLOSED: Final[tuple[Network, ...]] = tuple(
 """Link-local addresses, where clouds serve their metadata, the IPv6 address of that of EC2, and multicast."""
 
 BRIDGE_FILTER: Final = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
-"""Whether packets between two containers of a bridge pass the rules at all."""
+"""Switch of the kernel: packets between two containers of a bridge pass the rules."""
 
 RESOLV_CONF: Final = (Path("/run/systemd/resolve/resolv.conf"), Path("/etc/resolv.conf"))
-"""Where engines look for the name servers of a host; the first one is that behind a local stub."""
+"""Files in which engines look for the name servers of a host; the first one is that behind a local stub."""
 
 SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 

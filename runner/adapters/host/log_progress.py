@@ -80,7 +80,7 @@ _RICH: Final = re.compile(
     rb"[\x81\xb8\xba] +([0-9]{1,12})/([0-9]{1,12}) +[0-9]{1,3}:[0-9:]{2,10}"
     rb"(?: \xe2\x80\xa2 [0-9:-]{4,14})?(?: ([0-9.]{1,16})it/s)?"
 )
-"""What follows a bar of Rich."""
+"""Text after a bar of Rich."""
 
 _RICH_BAR: Final = "━━━".encode()
 _RICH_EPOCH: Final = re.compile(rb"Epoch ([0-9]{1,6})/([0-9]{1,6}) ")

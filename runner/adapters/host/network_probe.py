@@ -18,7 +18,7 @@ from typing import Any, Final
 from runner.adapters.host.firewall import SYSTEM_PATH, FirewallProblem, run_tool
 
 ANSWER_S: Final = 0.3
-"""How long the probe waits for an answer that should not come; a rejected packet is answered at once."""
+"""Wait of the probe for an answer that should not come; a rejected packet is answered at once."""
 
 METADATA: Final = ("169.254.169.254", 80)
 

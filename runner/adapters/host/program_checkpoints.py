@@ -71,10 +71,10 @@ SKEW_NS: Final = 600 * 10**9
 """A time of a write further in the future was noted before the clock was set back."""
 
 COPY_TRIES: Final = 3
-"""How often one look copies a file that is written over meanwhile."""
+"""Copies in one look of a file that is written over meanwhile."""
 
 SURE: Final = 2
-"""How many of the newest checkpoints are read; of older ones it is only known that they are there."""
+"""Number of the newest checkpoints that are read; of older ones it is only known that they are there."""
 
 COPY_EVERY_S: Final = 60.0
 """The least time between two copies of a large checkpoint while its program runs."""

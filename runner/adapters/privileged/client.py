@@ -23,7 +23,7 @@ from runner.core.ports.users import Owner
 GONE: Final = "the helper of the daemon has ended"
 
 JOIN_S: Final = 10.0
-"""How long the end of a watch waits for its thread."""
+"""Wait for the thread of a watch at its end."""
 
 
 class PrivilegedClient:

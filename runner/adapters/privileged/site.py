@@ -54,7 +54,7 @@ class PrivilegedSite:
     allowed_system: tuple[str, ...] = ()
     """Debian packages that jobs may have, as patterns."""
     allows_dockerfiles: bool = False
-    """Whether jobs may be built from a Dockerfile of their own."""
+    """True if jobs may be built from a Dockerfile of their own."""
     _chosen: Chosen | None = None
     _used: bool = False
     _lock: Lock = field(default_factory=Lock)

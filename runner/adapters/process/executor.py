@@ -44,7 +44,7 @@ from runner.core.ports.users import Owner
 SHIM: Final = Path(__file__).with_name("shim.sh")
 
 RESCAN_S: Final = 1.0
-"""How often a watch looks for attempts that another process has launched."""
+"""Time between two looks of a watch for attempts that another process has launched."""
 
 READY_DESCRIPTOR: Final = 3
 """The descriptor that a shim closes when it has started."""

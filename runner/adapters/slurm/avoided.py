@@ -22,7 +22,7 @@ MOST_NODES: Final = 64
 
 _NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _LOST: Final = re.compile(r"down|fail|drain|drng|boot|unk|not_resp|powering|.*\*")
-"""What ``sinfo`` says of a node that is not there."""
+"""States in ``sinfo`` of a node that is not there."""
 
 
 def node_names(text: str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from runner.core.ports.executor import BatchRequest, LaunchRefused
 from runner.core.ports.users import Owner
 
 ACCEPTED_S: Final = 30.0
-"""How long what Slurm has accepted is not asked again for equal jobs of the same user."""
+"""Time for which Slurm is not asked again what it has accepted, for equal jobs of the same user."""
 
 MOST_ACCEPTED: Final = 1000
 

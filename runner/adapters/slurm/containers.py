@@ -59,10 +59,10 @@ PREPARE_NODE: Final = """\
 case ${{RUNNER_NODE:-0}} in 0) log=log.txt ;; *) log=node-$RUNNER_NODE.log.txt ;; esac
 sed {expressions} -e "s/@LOG@/$log/g" {bundle}/config.json >"$state/config.json" || exit 126
 """
-"""What precedes the container of one of several nodes: its own configuration, with its number."""
+"""Script before the container of one of several nodes: its own configuration, with its number."""
 
 GIVE_CARDS: Final = 'python3 {bundle}/devices {vendor} "$state/config.json" {directories} || exit 126\n'
-"""What completes a configuration with the cards that Slurm has chosen on the node."""
+"""Script that completes a configuration with the cards that Slurm has chosen on the node."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,16 +78,16 @@ NODE_SCRIPTS: Final = ("nodes", "node")
 """Of an attempt with several nodes: what the first one runs, and what each of them runs."""
 
 FILES_S: Final = 0.25
-"""How often a watch looks at the files of attempts."""
+"""Time between two looks of a watch at the files of attempts."""
 
 SOON_S: Final = 0.5
 """The age of an answer of Slurm about what has just been signalled, or has just written its exit status."""
 
 PATIENCE_S: Final = 60.0
-"""How long an exit status may take to become visible on a shared file system, or an orphan to be found."""
+"""Longest time until an exit status is visible on a shared file system, or an orphan is found."""
 
 OUTPUT: Final = ".slurm-out"
-"""What the batch script and Slurm's node print, in the attempt's own directory."""
+"""Output of the batch script and Slurm's node, in the attempt's own directory."""
 
 TRIES: Final = 3
 """Slurm calls a job over whose script is just being started; it is signalled again once it has begun."""
@@ -128,7 +128,7 @@ class SlurmExecutorSettings:
     """``PATH`` of the programs."""
     patience_s: float = PATIENCE_S
     containers: "NodeContainers | None" = None
-    """How containers are run on nodes; None: attempts are plain processes."""
+    """Way to run containers on nodes; None: attempts are plain processes."""
     interface: str | None = None
     """Through which processes of several nodes talk; None: the one that leads to the first node."""
 

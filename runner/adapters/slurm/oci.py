@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 Json: TypeAlias = dict[str, Any]
 
 INIT: Final = "/dev/init"
-"""Where the container finds its init, which reaps children and forwards signals."""
+"""Place in the container of its init, which reaps children and forwards signals."""
 
 MASKED: Final = (
     "/proc/acpi",
@@ -41,7 +41,7 @@ MACHINES: Final = {
     "x86_64": ("amd64", ("SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32")),
     "aarch64": ("arm64", ("SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM")),
 }
-"""What a seccomp profile calls a machine, and the system calls that run on it."""
+"""Names that a seccomp profile has for a machine, and for the system calls that run on it."""
 
 PARENTS: Final = (PurePosixPath("/data"), PurePosixPath("/run/secrets"))
 """Directories of the image below which mount points are made, on an empty file system of their own."""

@@ -72,7 +72,7 @@ class QueueView:
     _is_slow: bool = False  # the last answer came, and was late
     _lock: threading.Lock = field(default_factory=threading.Lock)
     asked: int = 0
-    """How often Slurm was asked."""
+    """Number of the questions to Slurm."""
 
     def expire(self) -> None:
         """Have the next look ask again: something was submitted, or signalled."""

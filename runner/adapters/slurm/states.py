@@ -38,7 +38,7 @@ NOWHERE: Final = frozenset({"", "n/a"})
 """The node of a job that has none."""
 
 FAILED_START: Final = re.compile(r"Duplicate jobid|Prolog")
-"""How the reasons begin for which slurmctld drains a node that could not start a job."""
+"""Beginnings of the reasons for which slurmctld drains a node that could not start a job."""
 
 FIRST_PERSON: Final = 1000
 """The smallest uid of a person: Slurm cancels jobs as root or as its own user."""
@@ -46,7 +46,7 @@ FIRST_PERSON: Final = 1000
 _CANCELLER: Final = re.compile(r"by (\d+)")
 
 COMPLETING: Final = timedelta(seconds=60)
-"""How long Slurm may take to clean up after an attempt whose exit status is known."""
+"""Time in which Slurm cleans up after an attempt whose exit status is known."""
 
 NO_ESTIMATE: Final = timedelta(days=300)
 """Slurm says a year where no job has a time limit; that is no estimate."""

@@ -17,7 +17,7 @@ from runner.core.ports.store import SimilarBy, SwitchRecord, UsageHour, UsageRec
 from runner.core.ports.usage import BusyTimes
 
 PREEMPTION: Final = "preemption"
-"""Who ended an attempt that was preempted, by the fact ``killed_by``."""
+"""Value of the fact ``killed_by`` of an attempt that was preempted."""
 
 SETTLED: Final = timedelta(minutes=10)
 """After this time nothing more is noted about an attempt that has ended."""

@@ -300,7 +300,7 @@ _SIGNS: Final = (
         "the program refuses its arguments",
     ),
 )
-"""What programs print, with the most particular first."""
+"""Messages of programs, with the most particular first."""
 
 _OF_LOGIC: Final = frozenset(
     (
@@ -452,7 +452,7 @@ _IGNORED: Final = re.compile(
     rb"|^(?:\S+:[0-9]+: \w*Warning: |Command exited with non-zero status )[^\n]*\n(?:[ \t][^\n]*\n?)*",
     re.MULTILINE,
 )
-"""What has ended nothing: an exception when an object is cleared away, a warning, the words of ``time``."""
+"""Messages that ended nothing: an exception while an object is cleared away, a warning, words of ``time``."""
 
 _KERNEL_ASSERTION: Final = re.compile(rb"(?:thread: \[[0-9,]+\]|Device-side) [Aa]ssertion `")
 """Words of a kernel, which cannot raise the exception that follows."""
@@ -473,7 +473,7 @@ _PREFIX: Final = re.compile(
     rb"|[\w.-]{1,80}-[0-9]+ +\| | *[0-9]{1,6}: )",
     re.MULTILINE,
 )
-"""What torch, torchrun, MPI, Ray, Compose and srun write before each line of a process."""
+"""Prefixes that torch, torchrun, MPI, Ray, Compose and srun write before each line of a process."""
 
 _PREFIXED: Final = re.compile(rb"^([^\n]{1,80}?)Traceback \(most recent call last\)[^\n]*\n", re.MULTILINE)
 

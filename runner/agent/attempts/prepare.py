@@ -72,7 +72,7 @@ class AttemptConfig:
 
 
 NO_IMAGE: Final = "none"
-"""What stands for the image of an attempt that is a plain process."""
+"""Name in place of an image, of an attempt that is a plain process."""
 
 
 @lru_cache(maxsize=512)

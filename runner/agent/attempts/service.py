@@ -40,7 +40,7 @@ LEAST_ROOM_BYTES: Final = MIB
 """With less on its disk no attempt is asked to save."""
 
 UNMET_LIMITS_S: Final = {"cancel": 0.0, "wait": None, None: 3600.0}
-"""How long a job stays once a job that it waits for has ended otherwise, by ``queue.on_unmet``: the other one
+"""Stay of a job once a job that it waits for has ended otherwise, by ``queue.on_unmet``: the other one
 may be restarted meanwhile."""
 
 POLL_S: Final = 0.2

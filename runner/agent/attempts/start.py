@@ -14,10 +14,10 @@ from runner.files.shell import SHELLS, interpreter_of
 _CARRIAGE_RETURN: Final = re.compile(
     rb"\\r['\"\xe2]?[^\n]{0,4}: |\^M|\r['\"]?: |bad interpreter: [^\n]{0,100}\r"
 )
-"""What a shell, ``env`` and the kernel say of a script whose lines end with CR LF."""
+"""Messages of a shell, ``env`` and the kernel about a script whose lines end with CR LF."""
 
 _NO_SHELL: Final = re.compile(rb"exec /bin/sh failed: ")
-"""What the init of a container says of an image without a shell."""
+"""Message of the init of a container about an image without a shell."""
 
 _NO_LIBRARY: Final = re.compile(rb"(\S{1,200}): error while loading shared libraries: ([^\s:]{1,200}): ")
 """Words of the loader of programs."""

@@ -21,13 +21,13 @@ from runner.core.ports.clock import Clock
 from runner.core.ports.devices import Device, DeviceHealth, DeviceProbe
 
 WINDOW_S: Final = 600.0
-"""How long readings are kept; policy rules use windows of minutes."""
+"""Time for which readings are kept; policy rules use windows of minutes."""
 
 STALE_POLLS: Final = 5
 """Polls that may be missing before the last reading is too old."""
 
 ENUMERATE_EVERY_S: Final = 30.0
-"""How often devices are enumerated again, in addition to each time that one is lost."""
+"""Time between two enumerations of devices, in addition to each time that one is lost."""
 
 MAX_XIDS: Final = 100
 """Error codes that are kept of one device."""

@@ -44,7 +44,7 @@ DAEMON: Final = "runner"
 """The author of the marks that the daemon sets by itself."""
 
 MAX_AGE_S: Final = 0.2
-"""How long the statuses hold if there is no new reading and no allocation has changed."""
+"""Time for which the statuses hold if there is no new reading and no allocation has changed."""
 
 FAULT_S: Final = 30.0
 """After this a device that could not be given to a container is allocated once more."""

@@ -53,7 +53,7 @@ class ArmRow:
     items_ratio: float | None
     eval_s: float | None
     eval_ratio: float | None
-    """How many times faster than the first arm."""
+    """Speed beside the first arm's."""
     memory_bytes: float | None
     data_share: float | None
     seconds: Mapping[str, float]
@@ -61,7 +61,7 @@ class ArmRow:
     effective: Mapping[str, Any]
     jobs: Sequence[str]
     differs: Sequence[str]
-    """What shows that the work was not the first arm's."""
+    """Differences that show that the work was not the first arm's."""
     eval_low: float | None = None
     eval_high: float | None = None
 

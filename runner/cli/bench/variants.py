@@ -27,13 +27,13 @@ NEEDS_GPU: Final[Mapping[str, Any]] = {
     "tf32_cudnn": False,
     "compile": "off",
 }
-"""What the profiles of the source projects have on a CPU, which emulates the smaller formats.
+"""Settings of the source projects' profiles on a CPU, which emulates the smaller formats.
 
 They were written for GPUs; measured on a CPU, both profiles of a project are held equal in these switches.
 """
 
 SOURCES: Final = ("-before", "-after")
-"""How the names of the source projects' profiles end."""
+"""End of the names of the source projects' profiles."""
 
 COMMON: Final[Mapping[str, Any]] = {
     "resources": {"cpus": 2, "memory": "2GiB"},

@@ -40,11 +40,11 @@ UNSTEADY: Final = 0.25
 
 MAX_REPORT_BYTES: Final = 16 * 1024 * 1024  # of one report; a program writes it, so it is untrusted
 LATER_S: Final = 60.0
-"""How much longer than this command an attempt may run, whose command was killed."""
+"""Time for which an attempt may outlive this command, if that is killed."""
 
 FIRST_LINES: Final = 200
 ONCE: Final = {"every": "1d", "every_steps": None, "milestone_every": None}
-"""When an attempt saves: it ends before."""
+"""Checkpoint interval of an attempt, which ends before."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Meter:
     until_s: float
     """The end of all measuring, of ``monotonic``."""
     longest_s: float
-    """How long one attempt may take."""
+    """Longest time of one attempt."""
     applied: frozenset[str] = frozenset()
     """Switches that the last attempt has applied, by its report."""
 

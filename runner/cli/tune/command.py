@@ -29,10 +29,10 @@ WINDOW: Final = 1 / 100
 
 WINDOW_S: Final = (2.0, 30.0)
 LONGER: Final = 4.0
-"""How many times as long as the first attempt another one may take: a compiled one starts later."""
+"""Most time of another attempt as a multiple of the first one's: a compiled one starts later."""
 
 LONGEST_S: Final = 60.0
-"""How long an attempt may take in any case."""
+"""Most time of an attempt in any case."""
 
 
 @click.command()

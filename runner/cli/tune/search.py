@@ -29,7 +29,7 @@ STUDENT: Final = {1: 6.314, 2: 2.920, 3: 2.353, 4: 2.132, 5: 2.015}
 """The 95 % quantile of Student's t by degrees of freedom; with more, less than 1.645 + 1.75 / freedom."""
 
 NEAR: Final = 0.9
-"""What seemed not much slower than this at first sight is looked at again, if there is time in the end."""
+"""Speed at first sight beside this arm's from which another is looked at again, if there is time."""
 
 WORTHWHILE: Final = 1.01
 """A setting that is surely less than this is decided: it is not worth having."""
@@ -61,7 +61,7 @@ Pair: TypeAlias = tuple[float, float]
 """The speed without a change and with it, of two attempts after each other."""
 
 Variations: TypeAlias = tuple[Variation, ...]
-"""What an attempt has otherwise than the job file."""
+"""Differences of an attempt from the job file."""
 
 
 class ShortAttempt(NamedTuple):
@@ -118,7 +118,7 @@ class Search:
     kept: Variations = ()
     final: Ratio | None = None
     longest_s: float = 0.0
-    """How long an attempt may take: what was found already keeps its time when another one is looked at."""
+    """Longest time of an attempt: what was found already keeps its time when another one is looked at."""
     _attempt_s: float = 0.0
 
     def run(self, candidates: Iterable[Variation], attempt_s: float) -> None:

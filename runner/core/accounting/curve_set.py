@@ -52,7 +52,7 @@ class CurveSet:
     offset: int = 0
     """Bytes of its file that have been read."""
     has_file: bool = False
-    """Whether the attempt has written numbers itself."""
+    """True if the attempt has written numbers itself."""
     ended: int = 0
     """The newest attempt that had ended when it was looked at."""
     energy_j: float | None = None
@@ -60,7 +60,7 @@ class CurveSet:
     counters: dict[str, float] = field(default_factory=dict)
     """The energy counters of the devices of its attempt at the last look."""
     is_followed: bool = False
-    """Whether its log was read since this set was read from the disk; if not, it is read once more."""
+    """True if its log was read since this set was read from the disk; if not, it is read once more."""
 
     def add(self, name: str, at: float, step: int | None, value: float) -> None:
         """Add a value of a name; one that is not finite is lost if the name has had a value."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeAlias
 
 NetworkAccess: TypeAlias = Literal["none", "outbound"]
-"""What an attempt reaches: nothing but itself, or the outside of this host."""
+"""Reach of an attempt: nothing but itself, or the outside of this host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,4 +46,4 @@ class OutboundNetwork(Protocol):
 
 
 NOT_SEPARATED: Final = "attempts are processes of this host, and have its network"
-"""What is so where attempts have no containers."""
+"""Reason for which a network is of no use where attempts have no containers."""

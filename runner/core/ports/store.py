@@ -127,7 +127,7 @@ class RecordedTransition:
 
 
 SimilarBy: TypeAlias = Literal["name", "matrix", "schedule"]
-"""What jobs have in common: a name, the first job of a matrix, the id of a schedule, or only the owner."""
+"""Attributes that jobs share: a name, the first job of a matrix, the id of a schedule, or only the owner."""
 
 
 class UsageHistory(Protocol):

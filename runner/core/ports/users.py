@@ -8,7 +8,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 from runner.base.identity import check_ids
 
 PathKind: TypeAlias = Literal["directory", "file", "secret", "either", "writable"]
-"""What a path is needed as."""
+"""Use for which a path is needed."""
 
 ROOT_HOME: Final = Path("/root")
 
@@ -25,7 +25,7 @@ def is_of_system(path: PurePath) -> bool:
 
 
 UnknownUids: TypeAlias = Literal["refuse", "owner", "accept"]
-"""What a daemon does with uids that have no account: refuse them; count those of a range in ``/etc/subuid``
+"""Treatment of uids that have no account: refuse them; count those of a range in ``/etc/subuid``
 as the owner of the range and refuse the others; or take each for a user of its own."""
 
 

@@ -34,7 +34,7 @@ LEAST_PART_OF_JOBS: Final = 0.2
 """So many of the jobs end below each limit at least: jobs of equal length do not take turns."""
 
 LEARNS_EVERY_S: Final = 3600.0
-"""How often the limits are learned anew."""
+"""Time after which the limits are learned anew."""
 
 LATEST_JOBS: Final = 2000
 """Ended jobs from which they are learned, the latest ones."""

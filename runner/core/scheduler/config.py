@@ -100,7 +100,7 @@ class SwitchingConfig:
     """The part of the device time, of each job and of the machine, that switching may cost."""
 
     kept_weight: float = 1.5
-    """How many times the usage counts of a job whose owner does not let it be preempted."""
+    """Factor of the usage of a job whose owner does not let it be preempted."""
 
 
 @dataclass(frozen=True, slots=True)

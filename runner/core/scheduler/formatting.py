@@ -50,7 +50,7 @@ ESTIMATED_BY: Final[Mapping[EstimateSource, str]] = {
     EstimateSource.SCHEDULE: "by earlier jobs of its schedule",
     EstimateSource.NAME: "by earlier jobs of its name",
 }
-"""What an expected end follows from, in words."""
+"""Sources of an expected end, in words."""
 
 
 def format_zone(snapshot: Snapshot) -> str:

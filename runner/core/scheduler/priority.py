@@ -63,7 +63,7 @@ class EligibleJobs:
     request_counts: Counter[int] = field(default_factory=Counter)  # of the jobs, by the same
     promoted: frozenset[str] = frozenset()  # overdue jobs in the lowest service level
     passes_over: Callable[[QueueName], bool] = lambda _: False
-    """Whether nothing can be done for the jobs of a queue in this plan: they are not looked at."""
+    """Test of a queue: nothing can be done for its jobs in this plan, so they are not looked at."""
 
     def __post_init__(self) -> None:
         ready = self.snapshot.ready

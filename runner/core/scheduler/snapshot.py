@@ -248,7 +248,7 @@ class Snapshot:
     ready: "ReadyJobs | None" = field(default=None, compare=False, kw_only=True)
     """The pending jobs in order, if somebody keeps them so; else they are sorted by each plan."""
     waiting: Mapping[QueueName, int] | None = field(default=None, compare=False, kw_only=True)
-    """How many jobs each owner's queue has, if somebody keeps count; else they are counted."""
+    """Number of jobs of each owner's queue, if somebody keeps count; else they are counted."""
     running: tuple[RunningJob, ...] = ()
     user_usage: Mapping[str, float] = field(default_factory=dict)
     group_usage: Mapping[str, float] = field(default_factory=dict)

@@ -24,7 +24,7 @@ REPORTED: Final = (
     "loss", "gradient_norm", "learning_rate", "items_per_s", "data_wait", "part_*", "memory_bytes",
     "resident_bytes", "cpus_used",
 )  # fmt: skip
-"""What every built-in workload reports between evaluations, and what is measured of it."""
+"""Metrics that every built-in workload reports between evaluations, and what is measured of it."""
 
 
 def _secret_variables(job: JobFile) -> Iterator[Problem]:

@@ -34,7 +34,7 @@ class LoadedFile:
 
     jobs: tuple[JobFile, ...]
     group: Matrix | Sweep | None = None
-    """What makes them many."""
+    """Matrix or sweep that makes them many."""
     values: tuple[Combination, ...] = ({},)  # of the group, job by job
 
 

@@ -96,7 +96,7 @@ class Alarm(ClosedModel):
     """Mean utilisation below which the job gets an alarm; 0: never."""
 
     window_s: float = Field(600.0, ge=10, le=86400)
-    """How long the utilisation must have been low, in seconds."""
+    """Time for which the utilisation must have been low, in seconds."""
 
     profiles: dict[str, Annotated[float, Field(ge=0, le=100)]] = {}
     """Other thresholds for jobs with certain profiles, by name of the profile."""
@@ -118,7 +118,7 @@ class Metrics(ClosedModel):
     """``host:port`` for TCP; null: only the socket."""
 
     per_user: bool = False
-    """Whether metrics name users: what each has running, waiting and allocated.  Whoever reads metrics sees
+    """True: metrics name users and what each has running, waiting and allocated.  Whoever reads metrics sees
     it: every user of the machine on the socket, and everybody who reaches the port.  With ``private_jobs``
     only root and the daemon's own user, on the socket."""
 
@@ -144,11 +144,11 @@ class Settings(ClosedModel):
     """All settings of a daemon."""
 
     executor: Annotated[str, AfterValidator(_executor)] = "auto"
-    """Where attempts run.  ``auto``: the engine, or processes where none was ever there.  ``slurm``: as
+    """Place of attempts.  ``auto``: the engine, or processes where none was ever there.  ``slurm``: as
     jobs of a Slurm cluster.  Plug-ins add others."""
 
     slurm: SlurmSettings = SlurmSettings()
-    """How jobs are handed to Slurm (docs/operate/slurm.md)."""
+    """Way to hand jobs to Slurm (docs/operate/slurm.md)."""
 
     engine: str | None = None
     """URL of the engine; None: ``DOCKER_HOST``, then the default socket."""
@@ -157,7 +157,7 @@ class Settings(ClosedModel):
     """OCI runtime.  Named, so that an engine's ``default-runtime: nvidia`` cannot expose every GPU."""
 
     gpu_injection: Literal["auto", "cdi", "hook"] = "auto"
-    """How NVIDIA devices reach a container; the hook is for engines without CDI (before 25)."""
+    """Injection of NVIDIA devices into a container; the hook is for engines without CDI (before 25)."""
 
     seccomp: WrittenPath | None = None
     """A seccomp profile (JSON) instead of the engine's own; None: the engine's.  ``runner`` and
@@ -175,11 +175,11 @@ class Settings(ClosedModel):
     """The user that root's jobs run as.  Containers refuse uid 0 in any case."""
 
     private_jobs: bool = False
-    """Whether users other than the owner, root and the daemon's own see no names, labels, reasons, programs
+    """True: users other than the owner, root and the daemon's own see no names, labels, reasons, programs
     and events of a job: only its id, owner, state and what it holds."""
 
     system_wide: bool | None = None
-    """Whether every user may submit (socket mode 0666).  None: yes exactly when the daemon is root."""
+    """True: every user may submit (socket mode 0666).  None: yes exactly when the daemon is root."""
 
     daemon_user: str | None = None
     """The user of the part of root's daemon that parses, stores, answers and plans; a helper stays root.
@@ -196,10 +196,10 @@ class Settings(ClosedModel):
     """Open files of one attempt; must not exceed the engine's own hard limit."""
 
     network: Annotated[NetworkSettings, BeforeValidator(expand_network)] = NetworkSettings()
-    """What jobs reach, and who decides (docs/howto/network.md).  A text: an engine network for every job."""
+    """Reach of jobs, and who decides it (docs/howto/network.md).  A text: an engine network for every job."""
 
     pin_mounts: bool = True
-    """Whether a root daemon pins mount sources against swapping; false for an engine elsewhere."""
+    """True: a root daemon pins mount sources against swapping; false for an engine elsewhere."""
 
     cpus: float | None = Field(None, gt=0, le=65536)
     """CPUs to allocate in total; None: those of this host."""
@@ -236,7 +236,7 @@ class Settings(ClosedModel):
     """The file of ``docker login`` (``config.json``) for pulls; None: that of the daemon's user."""
 
     packages: PackagesSettings = PackagesSettings()
-    """Where the packages of jobs come from, and what a job may have."""
+    """Sources of the packages of jobs, and limits of what a job may have."""
 
     log_quota_bytes: Bytes = Field(256 * 1024**2, ge=1024**2)
     """Disk space of one attempt's log; the middle of a longer log is removed."""
@@ -254,14 +254,14 @@ class Settings(ClosedModel):
     """The silence after which an attempt counts as hung where no limit is learned, by phase."""
 
     verify_within_s: float = Field(600.0, ge=1, le=86400)
-    """How long the checkpoints of one attempt may be verified before they count as unknown, in seconds."""
+    """Longest verification of the checkpoints of one attempt before they count as unknown, in seconds."""
 
     stop_within_s: float = Field(60.0, ge=1, le=3600)
-    """How long the daemon may take to stop, in seconds, whatever its threads wait for.  Then it writes their
+    """Longest stop of the daemon, in seconds, whatever its threads wait for.  Then it writes their
     stacks to its log and ends with code 1; the next daemon goes on as after a kill."""
 
     launches_at_once: int = Field(4, ge=1, le=64)
-    """How many containers are created in parallel."""
+    """Number of containers that are created in parallel."""
 
     sessions_per_user: int = Field(32, ge=0, le=1000)
     """Commands, terminals and forwarded connections of one user inside of jobs at a time; 0: none."""
@@ -291,28 +291,28 @@ class Settings(ClosedModel):
     """Notifications by webhook, mail or command; each rule has its own thread."""
 
     dashboard: DashboardSettings = DashboardSettings()
-    """Where the operator's dashboard is, to which notifications link."""
+    """Address of the operator's dashboard, to which notifications link."""
 
     queue: QueueSettings = QueueSettings()
-    """Who goes first, and who may have how much (docs/explanation/quotas.md)."""
+    """Order of jobs, and who may have how much (docs/explanation/quotas.md)."""
 
     alarm: Alarm = Alarm()
-    """When a job that uses little of its devices raises an alarm."""
+    """Alarm for a job that uses little of its devices."""
 
     metrics: Metrics = Metrics()
     """Metrics over TCP, without encryption or authentication."""
 
     disk_quota: DiskQuotaSettings = DiskQuotaSettings()
-    """How much jobs and users may have below the run directories."""
+    """Limits of jobs and users below the run directories."""
 
     retention: RetentionSettings = RetentionSettings()
-    """When run directories of ended jobs are removed."""
+    """Removal of the run directories of ended jobs."""
 
     shared_devices: tuple[str, ...] = ()
     """Devices that several jobs may share by memory: UUIDs, names (GPU-3), or parts of a model's name."""
 
     clean_within_s: float = Field(60.0, ge=5, le=3600)
-    """How long a released device may take to be clean before it is quarantined, in seconds."""
+    """Longest time until a released device is clean; then it is quarantined, in seconds."""
 
     host_programs: tuple[str, ...] = HOST_PROGRAMS
     """Host programs that may use an allocated device, by the first 15 letters of their name."""

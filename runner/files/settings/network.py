@@ -84,10 +84,10 @@ class NetworkSettings(ClosedModel):
     """Other defaults for the jobs of some priority classes."""
 
     outbound: OutboundUsers | None = None
-    """Who may have ``outbound``; null: everybody where it is the default, else root and the daemon's user."""
+    """Users who may have ``outbound``; null: everybody if it is the default, else root and its own user."""
 
     require_firewall: bool | None = None
-    """Whether ``outbound`` is refused unless firewall rules close this host, other containers and link-local
+    """True: ``outbound`` is refused unless firewall rules close this host, other containers and link-local
     addresses to it.  null: yes in a daemon of root for all users, else no."""
 
     open: tuple[Annotated[str, AfterValidator(_check_open)], ...] = Field((), max_length=64)
@@ -114,7 +114,7 @@ class NetworkSettings(ClosedModel):
 
     @property
     def may_be_used(self) -> bool:
-        """Whether somebody besides root may have ``outbound`` where the daemon serves all users."""
+        """True if somebody besides root may have ``outbound`` where the daemon serves all users."""
         return self.outbound is not None or "outbound" in {self.default, *self.class_defaults.values()}
 
     def strangers(self, classes: frozenset[str]) -> Iterator[str]:

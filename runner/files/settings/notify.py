@@ -24,7 +24,7 @@ SENDMAIL: Final = "/usr/sbin/sendmail"
 """The program that takes mail; every mail system for Unix provides one."""
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""What ntfy takes as the name of a topic."""
+"""Name of a topic, as ntfy takes it."""
 
 _ADDRESS: Final = re.compile(r"[A-Za-z0-9._+=-]{1,64}(@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*)?")
 
@@ -96,7 +96,7 @@ class NotificationRule(ClosedModel):
     """The URL to which the notification is posted."""
 
     shape: Literal["json", "slack", "mattermost", "ntfy"] = "json"
-    """What the webhook gets: the notification as JSON, or a message as one of these services takes it."""
+    """Body of the webhook: the notification as JSON, or a message as one of these services takes it."""
 
     mail: Annotated[str, AfterValidator(_address)] | None = None
     """The address to which ``/usr/sbin/sendmail`` sends the notification."""
@@ -108,10 +108,10 @@ class NotificationRule(ClosedModel):
     """The name of a channel that a plug-in has."""
 
     options: dict[str, str] = Field({}, max_length=32)
-    """What the channel of a plug-in needs to know, such as an address."""
+    """Values that the channel of a plug-in needs, such as an address."""
 
     own: Annotated[tuple[str, ...], Field(max_length=32), AfterValidator(_allowed)] = ()
-    """What jobs may name in their label ``notify``: mail of domains, and addresses that begin so."""
+    """Targets that jobs may name in their label ``notify``: mail of domains, and addresses that begin so."""
 
     @model_validator(mode="after")
     def _one_way(self) -> "NotificationRule":

@@ -49,7 +49,7 @@ class PackagesSettings(ClosedModel):
     """Folders with wheels, or addresses of pages that list wheels."""
 
     no_index: bool = False
-    """Whether packages come from find_links alone, as on a machine without a network."""
+    """True: packages come from find_links alone, as on a machine without a network."""
 
     credentials: str | None = None
     """A file in the format of netrc(5) with the passwords of indexes; no user can read it."""
@@ -63,15 +63,15 @@ class PackagesSettings(ClosedModel):
     in the daemon of one user, none in that of all users."""
 
     dockerfiles: bool | None = None
-    """Whether jobs may be built from a Dockerfile of their own (``image.dockerfile``).  Null: in the daemon
+    """True: jobs may be built from a Dockerfile of their own (``image.dockerfile``).  Null: in the daemon
     of one user, not in that of all users."""
 
     dockerfile_network: Literal["none", "bridge"] | None = None
-    """What the commands of such a Dockerfile reach.  ``bridge``: the engine's default network, and through it
+    """Reach of the commands of such a Dockerfile.  ``bridge``: the engine's default network, and through it
     also services of this host.  Null: ``bridge`` in the daemon of one user, ``none`` in that of all users."""
 
     time_limit_s: float = Field(600.0, ge=1, le=86400)
-    """How long one resolution or one download may take, in seconds."""
+    """Longest time of one resolution or one download, in seconds."""
 
     memory_bytes: Bytes = Field(4 * GIB, ge=256 * 1024**2)
     """Address space of one resolution or one download."""

@@ -94,10 +94,10 @@ class ClassSettings(ClosedModel):
     """The value of a device-second of waiting; only for preemption."""
 
     preempts: bool = False
-    """Whether its jobs may preempt preemptible jobs of lower ranks."""
+    """True: its jobs may preempt preemptible jobs of lower ranks."""
 
     preemptible: bool = False
-    """Whether its jobs may be preempted: they save, stop and return to the queue."""
+    """True: its jobs may be preempted: they save, stop and return to the queue."""
 
     bound: Days = timedelta(days=3)
     """The starvation limit: a job that has waited longer goes first."""
@@ -148,7 +148,7 @@ class PreemptionSettings(ClosedModel):
     """A younger attempt is not preempted."""
 
     most: int = Field(_RULES.preemption.max_preemptions, ge=0)
-    """How often one job may be preempted; 0: never."""
+    """Most preemptions of one job; 0: never."""
 
     def preemption(self) -> PreemptionConfig:
         return PreemptionConfig(
@@ -167,7 +167,7 @@ class SwitchingSettings(ClosedModel):
     follow from the jobs that this machine has finished; 10m, 1h and 8h until there are 100 of them."""
 
     kept_weight: float = Field(_RULES.switching.kept_weight, ge=1, le=100)
-    """How many times the usage of a job with ``queue.preemptible: false`` counts."""
+    """Factor of the usage of a job with ``queue.preemptible: false``."""
 
     @field_validator("levels")
     @classmethod
@@ -245,13 +245,13 @@ class QueueSettings(ClosedModel):
     class of its name, and null leaves out that class.  ``normal`` is the default of jobs, and stays."""
 
     backfill: bool = True
-    """Whether a job may start before earlier jobs if it delays none of them."""
+    """True: a job may start before earlier jobs if it delays none of them."""
 
     half_life: Days = _of(_RULES.half_life_s)
     """The time after which past usage counts half."""
 
     cpu_weight: float = Field(_RULES.cpu_weight, ge=0, le=1)
-    """How many devices a CPU counts as."""
+    """Number of devices that a CPU counts as."""
 
     user_shares: dict[Named, Share] = {}
     """Shares of users; 1 for all others; 0: last."""
@@ -281,10 +281,10 @@ class QueueSettings(ClosedModel):
     """The number of reservations for overdue jobs at once."""
 
     preemption: PreemptionSettings = PreemptionSettings()
-    """When one job is preempted for another."""
+    """Conditions on which one job is preempted for another."""
 
     switching: SwitchingSettings = SwitchingSettings()
-    """What the order ``attained`` may cost, and its service levels."""
+    """Costs that the order ``attained`` may cause, and its service levels."""
 
     maintenance: tuple[Window, ...] = ()
     """Maintenance windows of the machine or of some devices."""

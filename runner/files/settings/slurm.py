@@ -49,17 +49,17 @@ class SlurmSettings(ClosedModel):
     """``slurm.conf``; null: ``SLURM_CONF``, then Slurm's own default."""
 
     containers: Literal["none", "crun"] = "none"
-    """Whether attempts are plain processes of nodes, or containers that crun runs there as the job's user."""
+    """Form of attempts: plain processes of nodes, or containers that crun runs there as the job's user."""
 
     nodes_network: Literal["none", "host"] = "none"
     """host: containers of jobs with several nodes or ``network: outbound`` have the network of their nodes, a
     wall less; none: such jobs are refused. Without containers it has no effect."""
 
     cdi_directories: tuple[str, ...] = ("/etc/cdi", "/var/run/cdi")
-    """Where nodes have the CDI specification of their NVIDIA cards, for containers."""
+    """Directories of nodes with the CDI specification of their NVIDIA cards, for containers."""
 
     images_dir: WrittenPath | None = None
-    """Where images are unpacked for nodes; null: ``slurm-images`` in the state directory."""
+    """Directory in which images are unpacked for nodes; null: ``slurm-images`` in the state directory."""
 
     init: str = "/usr/bin/tini-static"
     """The init of containers on nodes: a static program that reaps children and forwards signals."""
@@ -81,7 +81,7 @@ class SlurmSettings(ClosedModel):
     at all."""
 
     local: LocalRoom | None = None
-    """What jobs with ``executor: [local, slurm]`` may use of the daemon's own machine, which has no GPUs for
+    """Share of the daemon's own machine for jobs with ``executor: [local, slurm]``, which has no GPUs for
     them; null: nothing, they run in Slurm."""
 
     partitions: tuple[str, ...] | None = None

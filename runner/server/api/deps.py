@@ -19,7 +19,7 @@ from runner.services.rollout.service import RolloutService
 from runner.services.schedules.service import ScheduleService
 
 LONGEST_WAIT_S: Final = 60.0
-"""How long a request may wait for something to change."""
+"""Longest wait of a request for something to change."""
 
 LARGEST: Final = 2**63 - 1
 """The largest whole number that the store takes."""

@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 PART_BYTES: Final = 256 * 1024
 SILENCE_S: Final = 60.0
-"""How long a file system may take for the next bytes."""
+"""Longest wait for the next bytes of a file system."""
 
 
 @router.get("/jobs/{reference}/files")

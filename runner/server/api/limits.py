@@ -17,7 +17,7 @@ from runner.server.api.audit import Application, Receive, Scope, Send
 from runner.server.api.peer import peer_uid, too_many
 
 BURST_S: Final = 4.0
-"""What a person has not taken for so long may be taken at once."""
+"""Time over which a person's unused requests add up; they may be made at once."""
 
 REQUESTS_BURST_S: Final = 10.0
 """The same for requests: a command in a loop is many requests at once, and then none for long."""

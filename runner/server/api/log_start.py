@@ -11,7 +11,7 @@ from runner.server.api.logs import LogQuery, log_path
 from runner.services.jobs import JobService
 
 LOOK_BYTES: Final = 1024**2
-"""What is read of a log at once."""
+"""Bytes of a log that are read at once."""
 
 LONGEST_TAIL_BYTES: Final = 256 * LOOK_BYTES
 """The last lines are looked for in so many bytes: a log can be a file of any size without content."""

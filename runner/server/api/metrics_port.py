@@ -25,7 +25,7 @@ POLL_S: Final = 0.5  # between two looks at whether to stop
 STOP_S: Final = 2.0  # for a response that is being made
 
 CONNECTION_S: Final = 5.0
-"""How long a connection may take in all, however it spends the time."""
+"""Longest life of a connection, however it spends the time."""
 
 MAX_CONNECTIONS: Final = 16
 """Connections at a time; a new one takes the place of the oldest."""

@@ -29,7 +29,7 @@ RECENT_S: Final = 10.0
 """The period that the use of memory is averaged over: longer than two rounds of the device threads."""
 
 CACHE_S: Final = 0.2
-"""How long an overview is reused."""
+"""Time for which an overview is reused."""
 
 MAX_QUEUED: Final = 200
 """Waiting jobs that an overview lists; the others are only counted."""

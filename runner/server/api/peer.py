@@ -25,13 +25,13 @@ GONE: Final = "runner.gone"
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 HEAD_S: Final = 30.0
-"""How long a connection may take to send the head of a request."""
+"""Longest time in which a connection sends the head of a request."""
 
 BODY_S: Final = 30.0
-"""How long a request may take to send its body."""
+"""Longest time in which a request sends its body."""
 
 UNREAD_S: Final = 60.0
-"""How long a client may leave an answer unread that no buffer of the kernel takes."""
+"""Longest time for which a client leaves an answer unread that no buffer of the kernel takes."""
 
 MAX_BODIES_BYTES: Final = 16 * 1024**2
 """Bodies that the daemon holds for the unanswered requests of one person."""

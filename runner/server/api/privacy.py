@@ -14,7 +14,7 @@ from runner.services.context import Caller
 from runner.services.jobs import JobService
 
 HIDDEN: Final = "(private)"
-"""What stands for the name of a job that a caller may not see."""
+"""Text in place of the name of a job that a caller may not see."""
 
 _SECRET: Final[Mapping[str, Any]] = {
     "name": HIDDEN,

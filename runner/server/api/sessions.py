@@ -47,7 +47,7 @@ MAX_MESSAGE_BYTES: Final = 1024**2
 """Of one message of a client; the largest holds the arguments of a command."""
 
 FIRST_MESSAGE_S: Final = 30.0
-"""How long a client may take to say what it wants."""
+"""Longest time until a client has said what it wants."""
 
 MAX_ARGUMENTS: Final = 4096
 
@@ -58,16 +58,16 @@ SIGNALLED: Final = 128
 """Larger exit codes are those of commands that a signal has ended."""
 
 HOLDER_S: Final = 30.0
-"""How long a program of the runner may take to start inside of a job."""
+"""Longest start of a program of the runner inside of a job."""
 
 MAX_SAID_BYTES: Final = 4096
 """Of what such a program says before it is ready; the job itself may write to the same pipe."""
 
 MESSAGE_BYTES: Final = 1024
-"""What a message counts at least, beside its bytes: an empty one costs the daemon as much."""
+"""Least count of a message, beside its bytes: an empty one costs the daemon as much."""
 
 CONTROL_BYTES: Final = 16 * 1024
-"""What a message counts that the executor has to be asked for."""
+"""Count of a message that the executor has to be asked for."""
 
 TERMINAL_POLL_S: Final = 0.05
 
@@ -75,10 +75,10 @@ LONGEST_POLL_S: Final = 0.5
 """Between two looks for a terminal, which a client may wait for for long."""
 
 SEEN_ALIVE_S: Final = 0.5
-"""How long the executor may still show an attempt whose commands were killed with it."""
+"""Time in which the executor may still show an attempt whose commands were killed with it."""
 
 OUTCOME_S: Final = 10.0
-"""How long an outcome is waited for, at the end of a session that ended with its attempt."""
+"""Wait for an outcome, at the end of a session that ended with its attempt."""
 READY: Final = b"ready\n"
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]")
 

@@ -34,7 +34,7 @@ SILENT_S: Final = 60.0
 """After so long without a new heartbeat an attempt may hang, which the watchdog handles: no alarm then."""
 
 STOP_S: Final = 5.0
-"""How long ``stop`` waits for the end of a round."""
+"""Longest wait of ``stop`` for the end of a round."""
 
 LAGS: Final = 60
 """Answer times of the control loop that are kept."""

@@ -70,7 +70,7 @@ AT_ONCE: Final = frozenset({"queue.preemptible", "resources.time_limit"})
 """Fields that apply to the running attempt, too."""
 
 SOON_S: Final = 5.0
-"""How long an attempt trains on at least, from its last heartbeat to its reaction to SIGTERM."""
+"""Least time for which an attempt trains on, from its last heartbeat to its reaction to SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)

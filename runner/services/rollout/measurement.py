@@ -26,12 +26,12 @@ from runner.services.rollout.throughput import (
 from runner.services.rollout.trial import TIME_LIMIT, Trial, TrialMeasurement
 
 MAX_WAIT_S: Final = 60.0
-"""How long a job that is held for its canary waits for a decision before it is released."""
+"""Longest wait of a job that is held for its canary for a decision; then it is released."""
 
 POLL_S: Final = 0.2
 
 LONGEST: Final = 4
-"""How many times its steps a canary takes at most, until its parent has taken some beside it."""
+"""Most steps of a canary, as a multiple of those it is to take, until its parent has taken some beside it."""
 
 
 @dataclass(frozen=True, slots=True)

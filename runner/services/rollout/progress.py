@@ -28,7 +28,7 @@ MOST_ENDED: Final = 100
 """Attempts that have ended and are remembered, the newest: a canary is measured after its end."""
 
 ASKED: Final = frozenset({"operator", "preemption", "change"})
-"""Who asks an attempt to stop."""
+"""Requesters of an attempt's stop."""
 
 STOPPED_CODE: Final = 75
 

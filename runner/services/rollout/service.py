@@ -52,7 +52,7 @@ class RolloutRequest:
     steps: int = 0
     at_next_start: bool = False
     expect: float | None = None
-    """How many times faster the change is to make the job; it is taken back if it does not."""
+    """Factor by which the change is to make the job faster; it is taken back if it does not."""
     dry_run: bool = False
 
 

@@ -18,14 +18,14 @@ from typing import Final, NamedTuple, TypeAlias
 from runner.core.policy.economics import MIN_MEASUREMENTS, Evaluations, Rate
 
 METRICS_BYTES: Final = 4 * 1024**2
-"""How much of the end of ``metrics.jsonl`` is read."""
+"""Bytes at the end of ``metrics.jsonl`` that are read."""
 
 WINDOWS: Final = 30
 """Windows that many lines are grouped into, about: enough for a mean, long enough to be independent."""
 
 
 WARM_UP: Final = 4
-"""How many times as long as the median step a step takes that belongs to the start."""
+"""Multiple of the median step from which a step belongs to the start."""
 
 MOST_ALIKE: Final = 0.9
 """The largest correlation of neighbouring windows that is reckoned with: few of them tell no more."""

@@ -43,7 +43,7 @@ class SchedulerVariant:
 
 
 FIFO: Final = SchedulerVariant(SchedulingOrder.FIFO)
-"""What the others are compared with."""
+"""Variant with which the others are compared."""
 
 VARIANTS: Final = (
     *(SchedulerVariant(order) for order in SchedulingOrder),

@@ -15,7 +15,7 @@ from runner.files.revision import Revision
 
 LOOK_BYTES: Final = 64 * 1024
 _WORKLOAD: Final = re.compile(rb"(?m)(?:^|[{,]\s{0,9})[\"']?workload[\"']?\s{0,9}:")
-"""What every job file says, and hardly another file."""
+"""Field that every job file has, and hardly another file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ AWAITS_ENGINE: Final = (
     "waits until the container engine answers: {}; start it, or let jobs run as plain processes with"
     " executor: process in the settings"
 )
-"""What a submitter is told while the engine is down; why it does not answer goes in."""
+"""Message to a submitter while the engine is down; why it does not answer goes in."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,14 @@ def test_a_docstring_that_begins_with_a_question_word_is_told_with_its_line() ->
     ]
 
 
+def test_attributes_have_docstrings() -> None:
+    source = 'A = 1\n"""How long it rains."""\n\nclass B:\n    c: int = 2\n    """Seconds."""\n'
+    assert list(problems({"tests/a.py": source})) == [
+        "tests/a.py:2: How long it rains.",
+        "1 of 2 docstrings begin with a question word; begin with a verb or a noun",
+    ]
+
+
 def test_fewer_than_two_percent_pass() -> None:
     source = '"""How it goes."""\n' + "\n".join(f'def f{n}():\n    """Return {n}."""' for n in range(60))
     assert list(problems({"scripts/a.py": source})) == []

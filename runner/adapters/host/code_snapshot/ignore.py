@@ -102,7 +102,7 @@ class _Patterns:
     """The patterns of one file, and how its directory sees the code."""
 
     start: int
-    """How many letters of a path precede what the patterns are about."""
+    """Number of letters of a path before the part that the patterns are about."""
     prefix: str
     patterns: tuple[Pattern, ...]
     of_git: bool

@@ -69,7 +69,7 @@ _Kind: TypeAlias = Literal["file", "directory", "link", "special", "pointer"]
 
 
 class _Known(BaseModel):
-    """What a look tells beside content.  A process of the user says it, so nothing is believed."""
+    """Results of a look beside content.  A process of the user says them, so nothing is believed."""
 
     git: dict[Literal["commit", "branch", "remote", "dirty"], _Text | bool | None] | None
     left_out: list[tuple[_Text, _Kind, int, int, _Text, bool]]

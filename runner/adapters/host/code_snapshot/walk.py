@@ -60,7 +60,7 @@ MARGIN_NS: Final = 1_000_000_000
 SIGN_OF_LIFE_S: Final = 2.0
 
 ATTEMPTS: Final = 3
-"""How often a file is read that changes meanwhile."""
+"""Reads of a file that changes meanwhile."""
 
 PATH_BYTES: Final = 512
 """Of each path, on average, if there are as many as there may be."""
@@ -111,7 +111,7 @@ class _Walk:
     bytes: int = 0
     device: int = 0
     same_index: bool = False
-    """Whether git has in its index what it had at the last look; of a repository within nobody knows."""
+    """True if git has in its index what it had at the last look; of a repository within nobody knows."""
 
 
 def send_tree(

@@ -50,8 +50,8 @@ def events(job: str | None, *, follow: bool, after: int, as_json: bool) -> None:
 
 def stream(client: Client, ref: str | None, after: int, *, follow: bool) -> Iterator[JobEvent]:
     """Yield events, fetched page by page; with ``follow`` without end."""
-    while True:
-        page, after = client.events(ref, after, wait_s=WAIT_S if follow else 0.0, limit=PAGE)
+    following, seen = after, -1
+    while follow or following != seen:  # a page of what is others' alone is empty, and not the last one
+        seen = following
+        page, following = client.events(ref, seen, wait_s=WAIT_S if follow else 0.0, limit=PAGE)
         yield from page
-        if not page and not follow:
-            return

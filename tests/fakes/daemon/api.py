@@ -76,7 +76,7 @@ class FakeApi:
         self.events: list[Json] = []
         self.decisions: dict[str, list[Json]] = {}
         self.unreadable: list[str] = []  # rows of the store
-        self.secret: set[str] = set()  # jobs whose decisions are for others
+        self.secret: set[str] = set()  # jobs whose decisions and events are for others
         self.curves: dict[str, Json] = {}  # by job
         self.accounts: dict[str, Json] = {}  # by job
         self.files: dict[tuple[str, str], bytes] = {}  # by job and path
@@ -406,7 +406,8 @@ class _Exchange(BaseHTTPRequestHandler):
     def _events(self, after: int, ref: str | None) -> None:
         wanted = self.api.find(ref)["id"] if ref else None
         found = [e for e in self.api.events if e["seq"] > after and wanted in {None, e["job"]}][:2]
-        self._json({"events": found, "next": found[-1]["seq"] if found else after})
+        seen = [event for event in found if event["job"] not in self.api.secret]
+        self._json({"events": seen, "next": found[-1]["seq"] if found else after})
 
 
 def _piece(whole: bytes, offset: int, cut: tuple[int, int] | None) -> tuple[bytes, int]:

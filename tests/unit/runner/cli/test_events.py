@@ -19,6 +19,12 @@ def test_events_come_page_after_page_between_tabs(api: FakeApi, invoke: Invoke) 
     assert [line.split("\t")[0] for line in lines] == ["1", "2", "5", "8", "9"]
 
 
+def test_own_events_behind_many_of_others_are_printed(api: FakeApi, invoke: Invoke) -> None:
+    api.secret.add("000009")
+    api.events = [*(event(seq, job="000009") for seq in range(1, 6)), event(6)]
+    assert invoke("events").stdout == f"6\t{AT}\t000001\ttrain\tlaunched\tattempt 1 started\n"
+
+
 def test_events_of_one_job_after_a_number_as_json(api: FakeApi, invoke: Invoke) -> None:
     api.add("train")
     api.events = [event(1), event(2, job="000002"), event(3, text="\x1b")]

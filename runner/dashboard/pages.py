@@ -1,6 +1,7 @@
 """The pages: the path of each, its template, and what it asks the daemon for."""
 
 import json
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,6 +26,9 @@ MOST_READ: Final = 5000
 """Jobs that a filter looks through for one page."""
 
 TAIL_LINES: Final = 200
+
+LAST_EVENTS: Final = 200
+"""Events on the page of a job."""
 
 MOST_DIGITS: Final = 18
 """Of a number in an address."""
@@ -111,7 +115,8 @@ def job(daemon: Daemon, query: Mapping[str, str], _jobs: Sequence[str], now: dat
         "life": life(found, now),
         "decisions": _allowed(lambda: daemon.job(ref, "/decisions")["decisions"]),
         "revisions": _allowed(lambda: daemon.job(ref, "/revisions")["revisions"]),
-        "events": daemon.get("/v1/events", {"job": ref, "after": 0, "limit": 200})["events"],
+        "events": last_events(daemon, ref),
+        "last_events": LAST_EVENTS,
         "log": _allowed(lambda: daemon.last_lines(ref, TAIL_LINES)),
         "charts": _charts({name: {found["name"]: rows} for name, rows in curves.items()}),
         "verbs": verbs(found),
@@ -121,6 +126,18 @@ def job(daemon: Daemon, query: Mapping[str, str], _jobs: Sequence[str], now: dat
         "code": describe_code((found.get("revision") or {}).get("code")),
         "file": json.dumps(found["revision"]["job"], indent=2) if found.get("revision") else None,
     }
+
+
+def last_events(daemon: Daemon, ref: str) -> Sequence[Values]:
+    """Return the last events of a job in their order; the daemon gives them from the first one on."""
+    last: deque[Values] = deque(maxlen=LAST_EVENTS)
+    after, following = -1, 0
+    while following != after:
+        after = following
+        answer = daemon.get("/v1/events", {"job": ref, "after": after, "limit": 10_000})
+        last += answer["events"]
+        following = answer["next"]
+    return last
 
 
 def last_loss(found: Values, curves: Mapping[str, Sequence[charts.Row]]) -> float | None:

@@ -13,6 +13,7 @@ from runner.client.client import Client
 from runner.dashboard.access import SESSION_S, Access
 from runner.dashboard.app import application
 from runner.dashboard.daemon import Daemon
+from runner.dashboard.pages import LAST_EVENTS
 from runner.dashboard.sweeps import usual_best
 from tests.fakes.daemon.api import AT, FakeApi, an_attempt, ended
 
@@ -202,6 +203,15 @@ def test_a_job_that_has_ended_keeps_its_last_loss(desk: Desk, api: FakeApi) -> N
     assert f"<dt>Loss</dt><dd>{LOSS[-1][2]:.5g}</dd>" in desk.page("/jobs/000001")
     api.curves["000001"] = {}
     assert "<dt>Loss</dt><dd>-</dd>" in Desk(api).log_in().page("/jobs/000001")
+
+
+def test_the_last_events_of_a_job_are_shown_the_newest_first(desk: Desk, api: FakeApi) -> None:
+    facts = {"job": "000001", "name": "train", "at": AT, "kind": "noted"}
+    api.events = [{**facts, "seq": seq, "text": f"note {seq}."} for seq in range(1, LAST_EVENTS + 6)]
+    shown = desk.page("/jobs/000001")
+    assert f"Events (the last {LAST_EVENTS})" in shown
+    assert shown.count("note ") == LAST_EVENTS
+    assert shown.index(f"note {LAST_EVENTS + 5}.") < shown.index("note 6.")
 
 
 def test_a_job_without_a_checkpoint_is_not_offered_a_restart_from_one(desk: Desk, api: FakeApi) -> None:

@@ -181,7 +181,9 @@ class _Dashboard:
         ref, query = request.path_params["ref"], dict(request.query_params)
         if "download" in query:
             first, others = await run_in_threadpool(self.daemon.whole_log, ref)
-            named = {"Content-Disposition": f'attachment; filename="job-{first.attempt or 0}.log"'}
+            named = {
+                "Content-Disposition": f'attachment; filename="job-{ref}-attempt-{first.attempt or 0}.log"'
+            }
             whole = (piece.body for piece in chain((first,), others))
             return StreamingResponse(whole, media_type="text/plain", headers=named)
         body, headers = await run_in_threadpool(log_piece, self.daemon, ref, query)

@@ -58,9 +58,9 @@ def ago(text: str | None, now: datetime) -> str:
 
 
 def clock(text: str | None) -> str:
-    """Return a time as date and time of day, UTC."""
+    """Return a time as date and time of day, with its zone: reasons use the clock of the site."""
     at = parse_moment(text)
-    return "-" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return "-" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def size(count: float | None) -> str:

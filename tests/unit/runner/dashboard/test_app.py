@@ -153,7 +153,7 @@ def test_a_job_shows_its_state_attempts_curves_log_and_what_one_may_do(desk: Des
         "step 1\nstep 2",
         "<figcaption>loss</figcaption>",
         'action="/jobs/000001/cancel"',
-        "2026-03-01 12:00:00",
+        "2026-03-01 12:00:00 UTC",
     ):
         assert words in shown
 
@@ -203,6 +203,13 @@ def test_a_job_that_has_ended_keeps_its_last_loss(desk: Desk, api: FakeApi) -> N
     assert f"<dt>Loss</dt><dd>{LOSS[-1][2]:.5g}</dd>" in desk.page("/jobs/000001")
     api.curves["000001"] = {}
     assert "<dt>Loss</dt><dd>-</dd>" in Desk(api).log_in().page("/jobs/000001")
+
+
+def test_a_first_step_that_is_not_known_is_not_said_to_be_0(desk: Desk, api: FakeApi) -> None:
+    api.jobs["000001"].update(attempts=[an_attempt(1, resumed_from=0), an_attempt(2, checkpoint_step=7)])
+    shown = "".join(desk.page("/jobs/000001").split())
+    assert "<td>0</td><td>-</td>" in shown
+    assert "<td>-</td><td>7</td>" in shown
 
 
 def test_the_last_events_of_a_job_are_shown_the_newest_first(desk: Desk, api: FakeApi) -> None:
@@ -554,10 +561,8 @@ def test_a_log_is_given_piece_by_piece(desk: Desk) -> None:
         "1",
     )
     assert answer.headers["content-type"].startswith("text/plain")
-    assert (
-        "attachment"
-        in desk.browser.get("/jobs/000001/log?offset=0&download=1").headers["content-disposition"]
-    )
+    whole = desk.browser.get("/jobs/000001/log?offset=0&download=1")
+    assert whole.headers["content-disposition"] == 'attachment; filename="job-000001-attempt-1.log"'
 
 
 def test_the_page_of_a_job_has_its_account_where_there_is_one(desk: Desk) -> None:

@@ -58,7 +58,7 @@ def test_a_size_has_a_binary_unit(count: float | None, shown: str) -> None:
 
 def test_times_are_those_of_utc_and_how_long_ago() -> None:
     at = "2030-01-02T03:04:05.000Z"
-    assert text.clock(at) == "2030-01-02 03:04:05"
+    assert text.clock(at) == "2030-01-02 03:04:05 UTC"
     assert text.ago(at, datetime(2030, 1, 2, 3, 5, 5, tzinfo=UTC)) == "1m"
     assert (text.clock(None), text.ago(None, datetime.now(UTC))) == ("-", "-")
 

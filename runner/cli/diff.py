@@ -55,7 +55,7 @@ def _is_file(word: str) -> bool:
 
 def told(found: Mapping[str, Any]) -> Iterator[str]:
     """Yield the differences, line by line."""
-    if not found["changes"] and not found["code"]:
+    if not (found["changes"] or found["code"] or found["code_unknown"]):
         yield f"{found['before']} and {found['after']}: nothing differs"
     else:
         yield f"--- {harmless(found['before'])}"
@@ -64,8 +64,7 @@ def told(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"{change['field']}: {harmless(change['before'])} -> {harmless(change['after'])}"
         yield f"    class {change['class']}: {change['why']}"
     for name in found["code_unknown"]:
-        if found["changes"]:
-            yield f"{harmless(name)}: its code was not kept, and is not compared"
+        yield f"{harmless(name)}: its code was not kept, and is not compared"
     for file in found["code"]:
         yield ""
         yield from (harmless(line, keep="\t") for line in file_lines(file))

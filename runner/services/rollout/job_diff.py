@@ -73,7 +73,11 @@ class JobDiff:
             "class": str(found.kind),
             "changes": [dict(zip(COLUMNS, row, strict=True)) for row in change_rows(found)],
             "code": list(self._files(before.revision.uid, after.revision.uid, files)),
-            "code_unknown": [side.name for side, entries in ((before, old), (after, new)) if entries is None],
+            "code_unknown": [
+                side.name
+                for side, entries in ((before, old), (after, new))
+                if entries is None and not same and side.revision.program_code is not None
+            ],
         }
 
     def _side(self, caller: Caller, reference: str) -> tuple[Side, JobRow]:

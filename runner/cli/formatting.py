@@ -298,7 +298,8 @@ def resources_text(job: JobDetail) -> str:
     parts = [f"{gpus} GPU{'' if gpus == 1 else 's'}"] if gpus else []
     parts += [f"{cpus:g} CPU{'' if cpus == 1 else 's'}", f"{readable_size(memory)} memory"]
     parts += [f"at most {asked['time_limit']}"] if asked.get("time_limit") else []
-    return ", ".join(parts)
+    nodes = f"{asked['nodes']} nodes, each with " if asked.get("nodes", 1) > 1 else ""
+    return nodes + ", ".join(parts)
 
 
 def packages_text(job: JobDetail) -> str:

@@ -220,6 +220,8 @@ def _plan_lines(resolved: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "image", " with ".join(filter(None, (image.get("name", "auto"), ", ".join(packages))))
     gpus, memory = resources.get("gpus", 0), readable_size(resources.get("memory", 0))
     devices = f"{gpus} x {resolved.get('accelerator')}" if gpus else "no GPU"
+    if (nodes := resources.get("nodes", 1)) > 1:
+        devices = f"{nodes} nodes, each with {devices}"
     limit = resources.get("time_limit") or "none"
     yield "resources", f"{devices}, {resources.get('cpus', 0):g} CPU, {memory}; time limit: {limit}"
     yield "network", str(resolved.get("network"))

@@ -106,3 +106,10 @@ def test_a_job_is_shown_with_what_it_runs_and_uses(api: FakeApi, invoke: Invoke)
     assert shown["resources"] == "2 GPUs, 1.5 CPUs, 3 GiB memory, at most 2h"
     assert shown["packages"] == "tqdm, x, on lab"
     assert shown["metrics"] == "loss=0.5, acc=0.75"
+
+
+def test_a_job_of_several_nodes_is_shown_with_what_each_has(api: FakeApi, invoke: Invoke) -> None:
+    asked = {"nodes": 4, "gpus": 8, "cpus": 16.0, "memory": 64 * 1024**3, "time_limit": None}
+    api.add("train", revision={"job": {"resources": asked}})
+    shown = dict(line.split("\t", 1) for line in invoke("show", "train").stdout.splitlines())
+    assert shown["resources"] == "4 nodes, each with 8 GPUs, 16 CPUs, 64 GiB memory"

@@ -152,6 +152,13 @@ def test_a_dry_run_is_a_summary_and_submits_nothing(api: FakeApi, invoke: Invoke
     assert json.loads(invoke("submit", "--dry-run", "--json", str(job_file)).stdout)["spec"] == {"attempt": 1}
 
 
+def test_a_dry_run_of_several_nodes_says_what_each_has(capsys: pytest.CaptureFixture[str]) -> None:
+    job = {"resources": {"nodes": 4, "gpus": 8, "cpus": 16.0, "memory": 64 * 1024**3}}
+    answer = {"job": {"job": job, "accelerator": "cuda"}, "spec": {}, "engine": {}}
+    show_answer(answer, dry_run=True, as_json=False)
+    assert "4 nodes, each with 8 x cuda, 16 CPU, 64 GiB; time limit: none" in capsys.readouterr().out
+
+
 def test_a_dry_run_marks_the_devices_as_those_of_now(capsys: pytest.CaptureFixture[str]) -> None:
     said = {
         "note": "those that the job would get now; the start decides",

@@ -74,8 +74,9 @@ def for_each(  # noqa: PLR0913  the choice of jobs, and the request
         except RunnerError as error:
             members = _members(client, ref, error)
             codes += [] if members else [complain_of(error)]
-            left[:0] = [job["id"] for job in members if of_matrix(job)]
-            if members and not left:
+            wanted = [job["id"] for job in members if of_matrix(job)]
+            left[:0] = wanted
+            if members and not wanted:
                 codes.append(complain_of(_none_of(ref, len(members))))
     click.get_current_context().exit(next((code for code in codes if code), 0))
 

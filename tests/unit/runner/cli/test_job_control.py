@@ -114,6 +114,14 @@ def test_of_a_matrix_those_are_held_and_released_that_can_be(
     assert result.stderr.startswith("rate: none of the 3 jobs of this matrix")
 
 
+def test_a_matrix_of_which_nothing_fits_is_told_also_beside_a_job(api: FakeApi, invoke: Invoke) -> None:
+    api.add("rate-1", state="running")
+    api.add("train", state="held", why="held by ada")
+    result = invoke("release", "rate", "train")
+    assert (result.exit_code, result.stdout.count("released")) == (2, 1)
+    assert result.stderr.startswith("rate: none of the 1 jobs of this matrix")
+
+
 @pytest.mark.parametrize(
     "args", [(), ("--sweep", "rate", "train"), ("--sweep", "a b"), ("--mine", "--all"), ("--mine", "train")]
 )

@@ -130,6 +130,11 @@ def test_the_place_of_a_path_that_ends_in_dots_is_the_destination(home: Path) ->
         module._open_place("x", str(home / "absent" / "x"))
 
 
+def test_no_file_takes_the_name_of_a_directory_that_is_not_there(home: Path) -> None:
+    with pytest.raises(UsageError, match="there is no such directory; make it"):
+        module._open_place("x", f"{home}/absent/")
+
+
 def test_an_archive_for_standard_output_has_what_can_be_read_and_the_rest_is_told(
     capsysbinary: pytest.CaptureFixture[bytes],
 ) -> None:

@@ -110,13 +110,12 @@ def time_ago(ctx: click.Context, param: click.Parameter, given: str | None) -> f
         from datetime import datetime
 
         try:
-            moment = datetime.fromisoformat(given)
-        except ValueError as error:
+            return datetime.fromisoformat(given).timestamp()  # without an offset, it is the time here
+        except (ValueError, OverflowError) as error:
             example = "write a duration such as 10m, or 2030-01-31T18:00:00+01:00"
             raise click.BadParameter(
                 f"{given[:LONGEST_SHOWN]!r} is not a time; {example}", ctx, param
             ) from error
-        return moment.timestamp()  # without an offset, it is the time here
     ago = seconds_of_unit(ctx, param, _AGO.sub("", given))
     return None if ago is None else time.time() - ago
 
@@ -139,7 +138,12 @@ def time_ahead(ctx: click.Context, param: click.Parameter, given: str | None) ->
 
     now = datetime.fromtimestamp(time.time(), UTC)
     if ahead:
-        moment = now + timedelta(seconds=seconds_of_unit(ctx, param, _short_unit(ahead[1])) or 0.0)
+        ahead_s = seconds_of_unit(ctx, param, _short_unit(ahead[1])) or 0.0
+        try:
+            moment = (now + timedelta(seconds=ahead_s)).astimezone()
+        except (ValueError, OverflowError) as error:
+            words = f"{given[:LONGEST_SHOWN]!r} is after the year 9999"
+            raise click.BadParameter(words, ctx, param) from error
     elif clock:
         at = {"hour": int(clock[2] or 0), "minute": int(clock[3] or 0), "second": 0, "microsecond": 0}
         today = now.astimezone().replace(
@@ -150,8 +154,8 @@ def time_ahead(ctx: click.Context, param: click.Parameter, given: str | None) ->
             moment = (today + timedelta(days=1)).astimezone()
     else:
         try:
-            moment = datetime.fromisoformat(given)
-        except ValueError:  # such as the 31st of June
+            moment = datetime.fromisoformat(given).astimezone()
+        except (ValueError, OverflowError):  # such as the 31st of June
             return given
     return moment.astimezone().isoformat(timespec="seconds")
 

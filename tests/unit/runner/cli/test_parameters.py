@@ -7,7 +7,7 @@ from datetime import datetime
 import click
 import pytest
 
-from runner.cli.parameters import time_ahead
+from runner.cli.parameters import time_ago, time_ahead
 
 NOW_S = 1774742400.0  # 2026-03-29 00:00 UTC, an hour before the clocks of Berlin go forward
 
@@ -69,3 +69,15 @@ def test_another_text_is_refused_with_the_forms_that_a_time_has(text: str) -> No
 def test_a_duration_without_a_unit_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
         told(text)
+
+
+@pytest.mark.parametrize("text", ["+99999999999d", f"+1{400 * '0'}h"])
+def test_a_duration_beyond_the_calendar_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is after the year 9999"):
+        told(text)
+
+
+def test_a_date_before_the_calendar_is_refused_here_or_by_the_daemon() -> None:
+    with pytest.raises(click.BadParameter, match="is not a time"):
+        time_ago(click.Context(click.Command("x")), click.Option(["--since"]), "0001-01-01")
+    assert told("0001-01-01") == "0001-01-01"

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jobs.contract import SWITCHES, WORKLOADS, Profile, kind_of, most_workers, profiles_dir
-from runner.base import yaml
 from runner.base.errors import UsageError
 from runner.base.textfile import quoted, read_source, shown
-from runner.files.job.load import parse_job
+from runner.files.job.load import as_written, parse_job
 from runner.files.profiles.conflicts import find_switch_conflicts, find_unused_switches
 from runner.files.profiles.load import AUTO, JOB_FILE, ProfileSetting, load_profile, profile_names
 from runner.files.validation import parse_mapping, suggest_choice, suggest_profile
@@ -192,15 +191,7 @@ def written_fields(raw: bytes, path: Path) -> dict[str, Any]:
     """
     parse_job(raw, path)
     tree, _ = parse_mapping(raw, path)
-    written: dict[str, Any] = {key: yaml.to_plain(node) for key, node in tree.entries.items()}
-    for section in ("environment", "labels"):  # values are strings: 1.10 is not 1.1
-        if isinstance(node := tree.entries.get(section), yaml.MappingNode):
-            written[section] = {key: _typed(value) for key, value in node.entries.items()}
-    return written
-
-
-def _typed(node: yaml.Node) -> yaml.Plain:
-    return node.text if isinstance(node, yaml.ScalarNode) else yaml.to_plain(node)
+    return as_written(tree)
 
 
 def _shorten(workload: dict[str, Any], steps: int) -> None:

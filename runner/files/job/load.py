@@ -103,7 +103,7 @@ def _read(variant: Variant, path: Path) -> tuple[JobFile | None, list[Problem]]:
     """Return the job in a tree, or None, and every problem."""
     tree = variant.tree
     unknown = find_unknown_profile(tree, contract.profiles_dir())
-    written = {"name": _default_name(path), **_as_written(tree)}
+    written = {"name": _default_name(path), **as_written(tree)}
     if variant.values:  # a job of a matrix has no matrix itself
         written.pop("matrix", None)
     job, problems = validate_model(JobFile, written, tree)
@@ -113,7 +113,7 @@ def _read(variant: Variant, path: Path) -> tuple[JobFile | None, list[Problem]]:
     return job, [*unknown, *find_secrets(tree), *problems]
 
 
-def _as_written(tree: yaml.MappingNode) -> dict[str, yaml.Plain]:
+def as_written(tree: yaml.MappingNode) -> dict[str, yaml.Plain]:
     """Return the file as values; in text fields, numbers stay as typed: ``1.10`` stays ``1.10``."""
     values = {key: yaml.to_plain(node) for key, node in tree.entries.items()}
     for section in ("environment", "labels"):

@@ -34,11 +34,11 @@ def test_a_job_file_keeps_what_it_says_but_for_profile_and_attempts(tmp_path: Pa
     path = tmp_path / "mine.yaml"
     path.write_text(
         "workload: {kind: causal_lm, data: stdlib, steps: 100, warmup_steps: 50, eval_every: 10}\n"
-        "environment: {VERSION: 1.10}\nprofile: deterministic\nretry: {backoff: 1s}\n"
+        "environment: {VERSION: 1.10}\numask: 022\nprofile: deterministic\nretry: {backoff: 1s}\n"
     )
     found = read_base_job(str(path), 20)
     written = json.loads(render_job_file(found, ProfileVariant("cpu", {"extends": "cpu"})))
-    assert written["environment"] == {"VERSION": "1.10"}
+    assert (written["environment"], written["umask"]) == ({"VERSION": "1.10"}, "022")
     assert written["profile"] == {"extends": "cpu"}
     assert written["retry"] == {"backoff": "1s", "max_attempts": 1}
     assert [written["workload"][key] for key in ("steps", "warmup_steps", "eval_every")] == [20, 20, 10]

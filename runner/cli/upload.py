@@ -183,8 +183,11 @@ class Tree:
         return json.dumps(said).encode() + b"\n"
 
     def _walk(self, root: Path, inside: str, rules: IgnoreRules, rows: list[list[Any]]) -> None:
-        with os.scandir(inside or ".") as found:
-            entries = sorted(found, key=lambda each: each.name)
+        try:
+            with os.scandir(inside or ".") as found:
+                entries = sorted(found, key=lambda each: each.name)
+        except OSError as error:
+            raise _unreadable(root / inside, error) from error
         if inside and any(entry.name == ENVIRONMENT_MARK for entry in entries):
             return
         self.directories.add(_key(root / inside))
@@ -214,9 +217,13 @@ class Tree:
                     size += len(piece)
                 executable = bool(os.fstat(file.fileno()).st_mode & 0o100)
         except OSError as error:
-            raise UsageError(f"{path}: cannot be read: {error.strerror}; list it in .runnerignore") from error
+            raise _unreadable(path, error) from error
         self.files[_key(path)] = known.hexdigest(), size, executable
         self.sources[known.hexdigest()] = path
+
+
+def _unreadable(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"{path}: cannot be read: {error.strerror}; list it in .runnerignore")
 
 
 def _ask_git() -> dict[str, Any]:

@@ -1,9 +1,11 @@
 """Upload of a submission: the files that a job file names, under their paths on this machine."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from runner.base.errors import UsageError
 from runner.cli import upload
 from runner.cli.upload import Tree, send_files
 
@@ -73,3 +75,21 @@ def test_a_virtual_environment_stays_where_it_works(tmp_path: Path, sent: list[T
     here = str(tmp_path).removeprefix("/")
     assert set(sent[0].files) == {f"{here}/src/train.py"}
     assert f"{here}/src/venv" not in sent[0].directories
+
+
+def test_a_directory_that_cannot_be_read_is_named(
+    tmp_path: Path, sent: list[Tree], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "src/cache").mkdir(parents=True)
+    scandir = os.scandir
+
+    def guarded(path: str) -> object:
+        if path == "cache":
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", guarded)
+    fact = "src/cache: cannot be read: Permission denied; list it in .runnerignore"
+    with pytest.raises(UsageError, match=fact):
+        send_files(str(tmp_path / "jobs.yaml"), JOB.replace("../", "").encode())
+    assert sent == []

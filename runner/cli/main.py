@@ -8,6 +8,7 @@ import errno
 import os
 import sys
 from importlib import import_module
+from io import TextIOWrapper
 from stat import S_ISCHR
 from typing import Final, NoReturn
 
@@ -320,6 +321,8 @@ def main() -> None:
     """Run the command line of this process; the function does not return."""
     if sys.stdout is None:  # closed: the next opened file would get its number and the output
         _without_output(sys.argv[1:])
+    if isinstance(sys.stdout, TextIOWrapper):  # its encoding may lack a character of an answer
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         cli.main(prog_name="runner")
     except OSError as error:

@@ -1,7 +1,10 @@
+from io import BytesIO, TextIOWrapper
+
 import click
 import pytest
 
-from runner.cli.main import COMMANDS, EXIT_CODES, GROUPS, cli
+from runner.cli.console import say
+from runner.cli.main import COMMANDS, EXIT_CODES, GROUPS, cli, main
 from tests.unit.runner.cli.conftest import Invoke
 
 
@@ -89,3 +92,13 @@ def test_words_of_the_command_and_values_behind_an_equals_sign_are_none_of_that(
     line: str, invoke: Invoke
 ) -> None:
     assert "has no value" not in invoke(*line.split()).stderr
+
+
+def test_a_character_that_the_encoding_of_the_output_lacks_is_escaped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written = BytesIO()
+    monkeypatch.setattr("sys.stdout", TextIOWrapper(written, "latin-1", write_through=True))
+    monkeypatch.setattr(cli, "main", lambda **_: say("é: 1 → 2"))
+    main()
+    assert written.getvalue() == b"\xe9: 1 \\u2192 2\n"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from runner.base.errors import UsageError
 from runner.cli.console import INTERRUPTED, complain, details_told
 from runner.cli.parameters import (
     as_json,
@@ -364,6 +365,9 @@ def submit_line(
     """Submit the job of a command line; a problem of the generated file is told with its option."""
     try:
         return _submit(client, line, save, dry_run=dry_run)
+    except UsageError as error:  # a path cannot be sent
+        lines = str(error).splitlines()
+        raise UsageError("\n".join(_of_option(each, line) for each in lines)) from error
     except ErrorResponse as error:
         told = ErrorResponse(error.kind, [_of_option(each, line) for each in error.lines], error.code)
         told.details = error.details
@@ -381,14 +385,12 @@ def _of_option(told: str, line: CommandLine) -> str:
 
 def _submit(client: Client, line: CommandLine, save: str | None, *, dry_run: bool) -> dict[str, Any]:
     """Submit the job of a command line, and write its file first if it is to be saved."""
-    here = os.getcwd()
     if save is None:
         text = yaml_text(line.fields()).encode()
-        place = placed(os.path.join(here, SHOWN), text)
-        return client.submit(place, text, None, dry_run=dry_run, shown=SHOWN)
+        return client.submit(placed(SHOWN, text), text, None, dry_run=dry_run, shown=SHOWN)
     from runner.cli.run_save import saved_file
 
-    with saved_file(line, save, here) as text:
+    with saved_file(line, save, os.getcwd()) as text:
         return client.submit(placed(save, text), text, None, dry_run=dry_run, shown=SHOWN)
 
 

@@ -1,7 +1,7 @@
 """Sends the files of a job to the server that it is submitted to: its code, and the files that it names.
 
-What is ignored at a submission on the server is not sent: ``.gitignore``, ``.runnerignore``.  Mounts and data
-are paths of the server.
+What is ignored at a submission on the server is not sent: ``.gitignore``, ``.runnerignore``.  Mounts, data
+and secrets are paths of the server.  What is sent is removed there in time, so only a submission may read it.
 """
 
 from __future__ import annotations
@@ -16,20 +16,27 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import yaml
 
+from jobs.contract import Program
 from runner.adapters.host.code_snapshot.git import GitSilentError, ask_state, find_repository
 from runner.adapters.host.code_snapshot.ignore import ENVIRONMENT_MARK, IgnoreRules, Repository
 from runner.adapters.host.code_snapshot.left_out import LeftOutEntries, find_left_out
 from runner.base.errors import Unavailable, UsageError
 from runner.base.readable import readable_size
+from runner.base.textfile import FileError, quoted
 from runner.cli.console import complain
 from runner.client.autostart import remote_host
 from runner.client.remote import run_there
 from runner.core.ports.code import LeftOut
+from runner.files.job.load import parse_jobs
+from runner.files.job.paths import named_paths
 from runner.files.left_out import describe_unsent
 from runner.files.requirements import decode, parse_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from runner.base.textfile import Problem
+    from runner.files.job.model import JobFile
 
 MOST_BYTES: Final = 200 * 1024**2
 """Of all files of a submission; the server has a limit of its own for code."""
@@ -37,6 +44,8 @@ MOST_BYTES: Final = 200 * 1024**2
 LARGEST: Final = 3
 
 PIECE: Final = 1024**2
+
+CODE: Final = ("workload", "code")
 
 NAMED: Final = (("policy",), ("image", "dockerfile"), ("profile",))
 """The fields of a job file that may name a file beside it, besides the requirements."""
@@ -49,6 +58,7 @@ def send_files(path: str, text: bytes) -> str:
     """Send the files of a job, and return the path that its file has on the server.
 
     Raises:
+        FileError: a path of the job file is on the wrong machine.
         UsageError: a file cannot be read or sent, or there is too much.
         Unavailable: the connection broke; nothing was submitted.
     """
@@ -56,13 +66,37 @@ def send_files(path: str, text: bytes) -> str:
     if host is None:
         raise UsageError("no server is chosen; say --host")
     own = Path(path).parent.resolve() / Path(path).name
+    wanted = list(_wanted(own, text))
+    if problems := list(_misplaced(path, text, sends=bool(wanted))):
+        raise FileError(Path(path), problems)
     tree = Tree()
     tree.directories.add(_key(own.parent))  # paths of the job file begin there, also with ..
-    for each in _wanted(own, text):
+    for each in wanted:
         tree.add(each)
     for line in describe_unsent([LeftOut(*row) for row in tree.left_out]):
         complain(f"warning: {line}")
     return f"{_send(host, tree)}{own}"
+
+
+def _misplaced(path: str, text: bytes, *, sends: bool) -> Iterator[Problem]:
+    """Yield the problems of paths that would lead into what is sent, which is removed while jobs run."""
+    try:
+        jobs = parse_jobs(text, Path(path)).jobs
+    except FileError:  # the daemon says what is wrong with it
+        return
+    for job in jobs:
+        yield from _kept_there(job)
+        if sends and job.schedule is not None:
+            yield job.origin.problem(("schedule",), "reads its files each time; submit it on the server")
+
+
+def _kept_there(job: JobFile) -> Iterator[Problem]:
+    """Yield the problems of what an attempt takes from the server, and not from its snapshot of the code."""
+    for field, written, _ in named_paths(job):
+        if field != CODE and not written.startswith("/"):
+            yield job.origin.problem(field, f"{quoted(written)} is a path of the server; write it from /")
+    if isinstance(job.workload, Program) and job.workload.code is not None and job.workload.code.live:
+        yield job.origin.problem((*CODE, "live"), "the code is sent as it is now; leave it out")
 
 
 def _wanted(own: Path, text: bytes) -> Iterator[Path]:
@@ -73,7 +107,7 @@ def _wanted(own: Path, text: bytes) -> Iterator[Path]:
         return
     if not isinstance(said, dict):
         return
-    code = _field(said, ("workload", "code"))
+    code = _field(said, CODE)
     code = code.get("path") if isinstance(code, dict) else code
     if isinstance(code, str):
         yield _existing(own.parent / code, code)

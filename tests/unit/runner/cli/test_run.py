@@ -12,6 +12,7 @@ import pytest
 from runner.cli import run, run_follow
 from runner.cli.run_file import CommandLine
 from runner.cli.run_save import relocate
+from runner.cli.upload import send_files
 from tests.fakes.daemon.api import FakeApi, Problem, an_attempt, ended
 from tests.unit.runner.cli.conftest import Invoke
 
@@ -397,6 +398,20 @@ def test_input_that_the_job_does_not_get_is_told(here: Path, monkeypatch: pytest
 def test_requirements_and_none_exclude_each_other(invoke: Invoke) -> None:
     result = invoke("run", "--requirements", "x", "--no-requirements", "true")
     assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+
+
+def test_a_path_that_cannot_be_sent_is_told_with_its_option(
+    api: FakeApi, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def elsewhere(path: str, text: bytes) -> str:
+        monkeypatch.setenv("RUNNER_HOST", "gpu1")
+        return send_files(path, text)
+
+    monkeypatch.setattr(run, "placed", elsewhere)
+    result = invoke("run", "--no-code", "--mount", "./out:/data/out:rw", "python", "train.py")
+    told = 'runner run: --mount: "./out" is a path of the server; write it from /'
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, told)
+    assert not api.submitted
 
 
 # --- --save

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import UsageError
+from runner.base.textfile import FileError
 from runner.cli import upload
 from runner.cli.upload import Tree, send_files
 
@@ -93,3 +94,48 @@ def test_a_directory_that_cannot_be_read_is_named(
     with pytest.raises(UsageError, match=fact):
         send_files(str(tmp_path / "jobs.yaml"), JOB.replace("../", "").encode())
     assert sent == []
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("mounts: [{source: ./out, target: /data/out, read_only: false}]", '5:19: mounts[0].source: "./out"'),
+        ("secrets: {TOKEN: token}", '5:18: secrets.TOKEN: "token"'),
+    ],
+)
+def test_a_path_that_a_job_reads_later_must_be_one_of_the_server(
+    tmp_path: Path, sent: list[Tree], text: str, told: str
+) -> None:
+    job = JOB.replace("../src", ".")
+    with pytest.raises(FileError) as error:
+        send_files(str(tmp_path / "job.yaml"), f"\n\n\n{job}{text}\n".encode())
+    assert str(error.value) == f"{tmp_path}/job.yaml:{told} is a path of the server; write it from /"
+    assert not sent
+
+
+def test_data_beside_the_job_file_are_no_data_of_the_server(tmp_path: Path, sent: list[Tree]) -> None:
+    job = "workload: {kind: causal_lm, data: TEXTS, steps: 10, tokenizer: words/, init_from: weights}\n"
+    with pytest.raises(FileError) as error:
+        send_files(str(tmp_path / "job.yaml"), job.replace("TEXTS", "texts/").encode())
+    fields = [problem.field for problem in error.value.problems]
+    assert fields == ["workload.data", "workload.tokenizer", "workload.init_from"]
+    job = "workload: {kind: causal_lm, data: stdlib, steps: 10, tokenizer: /words, init_from: job/a/best}\n"
+    send_files(str(tmp_path / "job.yaml"), job.encode())
+    assert len(sent) == 1
+
+
+def test_code_that_is_sent_is_not_live(tmp_path: Path, sent: list[Tree]) -> None:
+    job = JOB.replace("../src", "{path: ., live: true}")
+    with pytest.raises(FileError, match=r"workload\.code\.live: the code is sent as it is now; leave it out"):
+        send_files(str(tmp_path / "job.yaml"), job.encode())
+    assert not sent
+
+
+def test_a_schedule_whose_files_are_here_is_for_their_machine(tmp_path: Path, sent: list[Tree]) -> None:
+    (tmp_path / "src").mkdir()
+    schedule = "schedule: {cron: '@daily', timezone: UTC}\n"
+    with pytest.raises(FileError, match=r":2:1: schedule: reads its files each time; submit"):
+        send_files(str(tmp_path / "job.yaml"), f"{JOB.replace('../', '')}{schedule}".encode())
+    assert not sent
+    send_files(str(tmp_path / "job.yaml"), f"workload: {{kind: program, command: [a]}}\n{schedule}".encode())
+    assert len(sent) == 1

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -32,6 +33,7 @@ from runner.cli.run_file import (
     yaml_text,
 )
 from runner.cli.submit import show_answer
+from runner.client.autostart import remote_host
 from runner.client.client import Client, find_or_start
 from runner.client.http import ErrorResponse
 
@@ -363,6 +365,8 @@ def submit_line(
     client: Client, line: CommandLine, save: str | None = None, *, dry_run: bool = False
 ) -> dict[str, Any]:
     """Submit the job of a command line; a problem of the generated file is told with its option."""
+    if remote_host(os.environ) is not None:
+        line = relative(line)
     try:
         return _submit(client, line, save, dry_run=dry_run)
     except UsageError as error:  # a path cannot be sent
@@ -372,6 +376,12 @@ def submit_line(
         told = ErrorResponse(error.kind, [_of_option(each, line) for each in error.lines], error.code)
         told.details = error.details
         raise told from error
+
+
+def relative(line: CommandLine) -> CommandLine:
+    """Return a command line whose code and requirements can be sent: the shell makes ~/vit absolute."""
+    code, requirements = line.code and os.path.relpath(line.code), line.requirements
+    return replace(line, code=code, requirements=requirements and os.path.relpath(requirements))
 
 
 def _of_option(told: str, line: CommandLine) -> str:

@@ -22,11 +22,12 @@ from runner.adapters.host.code_snapshot.ignore import ENVIRONMENT_MARK, IgnoreRu
 from runner.adapters.host.code_snapshot.left_out import LeftOutEntries, find_left_out
 from runner.base.errors import Unavailable, UsageError
 from runner.base.readable import readable_size
-from runner.base.textfile import FileError, quoted
+from runner.base.textfile import FileError, quoted, read_source
 from runner.cli.console import complain
 from runner.client.autostart import remote_host
 from runner.client.remote import run_there
 from runner.core.ports.code import LeftOut
+from runner.files.field_checks import is_policy_path
 from runner.files.job.load import parse_jobs
 from runner.files.job.paths import named_paths
 from runner.files.left_out import describe_unsent
@@ -46,9 +47,6 @@ LARGEST: Final = 3
 PIECE: Final = 1024**2
 
 CODE: Final = ("workload", "code")
-
-NAMED: Final = (("policy",), ("image", "dockerfile"), ("profile",))
-"""The fields of a job file that may name a file beside it, besides the requirements."""
 
 MOST_REQUIREMENTS: Final = 100
 """Files of requirements that are sent; the daemon refuses more than a few that include each other."""
@@ -86,6 +84,7 @@ def _misplaced(path: str, text: bytes, *, sends: bool) -> Iterator[Problem]:
         return
     for job in jobs:
         yield from _kept_there(job)
+        yield from _written_from_root(job)
         if sends and job.schedule is not None:
             yield job.origin.problem(("schedule",), "reads its files each time; submit it on the server")
 
@@ -99,27 +98,58 @@ def _kept_there(job: JobFile) -> Iterator[Problem]:
         yield job.origin.problem((*CODE, "live"), "the code is sent as it is now; leave it out")
 
 
+def _written_from_root(job: JobFile) -> Iterator[Problem]:
+    """Yield the problems of absolute paths to what is here: the server would take its own files there."""
+    code = job.workload.code if isinstance(job.workload, Program) else None
+    sent = {
+        CODE: code and code.path,
+        ("policy",): job.policy,
+        ("image", "dockerfile"): job.image.dockerfile,
+        ("image", "requirements"): job.image.requirements,
+    }
+    for field, written in sent.items():
+        if isinstance(written, str) and written.startswith("/") and os.path.exists(written):
+            fact = f"{quoted(written)} is sent from this machine; write it relative to the job file"
+            yield job.origin.problem(field, fact)
+
+
 def _wanted(own: Path, text: bytes) -> Iterator[Path]:
     """Yield the files and directories that a job file names, as far as it can be read."""
-    try:
-        said = yaml.safe_load(text)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
-        return
-    if not isinstance(said, dict):
-        return
+    said = _loaded(text)
     code = _field(said, CODE)
     code = code.get("path") if isinstance(code, dict) else code
     if isinstance(code, str):
         yield _existing(own.parent / code, code)
-    for field in NAMED:
-        value = _field(said, field)
-        if isinstance(value, str) and (own.parent / value).is_file():
-            yield own.parent / value
+    policy, dockerfile = _field(said, ("policy",)), _field(said, ("image", "dockerfile"))
+    if isinstance(policy, str) and is_policy_path(policy):
+        yield from _policies(own.parent / policy)
+    if isinstance(dockerfile, str) and (own.parent / dockerfile).is_file():
+        yield own.parent / dockerfile
     asked = _field(said, ("image", "requirements"))
     if isinstance(asked, str):
         yield from _requirements(own.parent / asked, set())
     elif isinstance(asked, list):
         yield from _included("\n".join(each for each in asked if isinstance(each, str)), own.parent, set())
+
+
+def _loaded(text: bytes) -> dict[str, Any]:
+    try:
+        said = yaml.safe_load(text)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _policies(path: Path) -> Iterator[Path]:
+    """Yield a policy and those that it extends, as far as they are here; absolute paths are of the server."""
+    seen = set[str]()
+    while path.is_file() and (name := os.path.normpath(path)) not in seen:
+        seen.add(name)
+        yield path
+        above = _field(_loaded(read_source(path)), ("extends",))
+        if not isinstance(above, str) or above.startswith("/"):
+            return
+        path = path.parent / above
 
 
 def _requirements(path: Path, seen: set[str]) -> Iterator[Path]:

@@ -139,3 +139,40 @@ def test_a_schedule_whose_files_are_here_is_for_their_machine(tmp_path: Path, se
     assert not sent
     send_files(str(tmp_path / "job.yaml"), f"workload: {{kind: program, command: [a]}}\n{schedule}".encode())
     assert len(sent) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("workload: {kind: program, command: [a], code: HERE}\n", "workload.code"),
+        (f"policy: HERE/own\n{JOB}", "policy"),
+        (f"image: {{requirements: HERE/own}}\n{JOB}", "image.requirements"),
+        (f"image: {{dockerfile: HERE/own}}\n{JOB}", "image.dockerfile"),
+    ],
+)
+def test_what_is_sent_has_a_relative_path_for_the_server_has_other_files_at_an_absolute_one(
+    tmp_path: Path, sent: list[Tree], text: str, field: str
+) -> None:
+    for name in ("jobs", "src"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "jobs/own").write_text("")
+    fact = "is sent from this machine; write it relative to the job file"
+    with pytest.raises(FileError, match=f"job.yaml:1:[0-9]+: {field}: .* {fact}$"):
+        send_files(str(tmp_path / "jobs/job.yaml"), text.replace("HERE", f"{tmp_path}/jobs").encode())
+    assert not sent
+
+
+def test_a_policy_is_sent_with_those_that_it_extends(tmp_path: Path, sent: list[Tree]) -> None:
+    for name, above in (("own", "./lab.yaml"), ("lab", "more/far.yaml"), ("more/far", "../own.yaml")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.yaml").write_text(f"policy: 1\nextends: {above}\n")
+    (tmp_path / "of_server.yaml").write_text("policy: 1\nextends: /etc/passwd\n")
+    job = "workload: {kind: program, command: [a]}\npolicy: "
+    for policy in ("own.yaml", "./of_server.yaml", "default"):
+        send_files(str(tmp_path / "job.yaml"), f"{job}{policy}\n".encode())
+    here = str(tmp_path).removeprefix("/")
+    assert [set(tree.files) for tree in sent] == [
+        {f"{here}/{name}.yaml" for name in ("own", "lab", "more/far")},
+        {f"{here}/of_server.yaml"},
+        set(),
+    ]

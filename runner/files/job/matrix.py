@@ -6,6 +6,7 @@ are reported in the matrix.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, TypeAlias, TypeVar
@@ -223,7 +224,8 @@ def put_values(
         if _is_label(field, node.text):
             labels[field] = ScalarNode(node.at, node.text, node.text)
     for field, node in labels.items():
-        tree = _put(tree, ("labels", field), node, chosen[field][1])
+        with suppress(_NoMapping):  # labels that are not valid are reported as such
+            tree = _put(tree, ("labels", field), node, chosen[field][1])
     named = tree.entries.get("name")
     if named is not None and not (isinstance(named, ScalarNode) and isinstance(named.value, str)):
         return tree  # not valid, and reported as such

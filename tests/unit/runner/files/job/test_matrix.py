@@ -78,6 +78,16 @@ def test_a_value_that_can_be_no_label_is_none() -> None:
     assert (job.environment, job.labels) == ({"TEXT": "two\nlines"}, {})
 
 
+@pytest.mark.parametrize("section", ["matrix: {values: ", "sweep: {metric: loss, parameters: "])
+@pytest.mark.parametrize(("said", "shown"), [("", "null"), (" foo", '"foo"'), (" [a]", "a list")])
+def test_labels_that_are_no_mapping_are_told_beside_values_that_would_be_labels(
+    section: str, said: str, shown: str
+) -> None:
+    text = f"{WORKLOAD}labels:{said}\n{section}{{seed: [1, 2]}}}}\n"
+    with pytest.raises(FileError, match=rf"^rate\.yaml:2:\d: labels: must be a mapping, not {shown}[^\n]*$"):
+        parse_jobs(text.encode(), Path("rate.yaml"))
+
+
 def test_mistakes_are_told_at_the_value_and_each_once() -> None:
     assert complaints("    seed: [1, -1, 2]\n    workload.steps: [5, 6]\n") == [
         "4:15: seed: must be a whole number from 0 to 9223372036854775807, not -1"

@@ -14,6 +14,7 @@ from typing import Final, NoReturn
 
 import click
 
+from runner.base.durable import UNWRITTEN
 from runner.base.errors import RunnerError, Unavailable, UsageError
 from runner.cli.console import INTERRUPTED, READER_GONE, TERMINAL_GONE, complain, complain_of, discard
 from runner.cli.entry import hear_interrupts
@@ -114,9 +115,6 @@ ALIKE: Final = 0.7
 
 TYPED: Final = "runner.typed"
 """Key of a context for the words from the command on."""
-
-UNWRITTEN: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
-"""Errors of a write to standard output; these name no file."""
 
 
 class LazyGroup(click.Group):
@@ -326,14 +324,19 @@ def main() -> None:
     try:
         cli.main(prog_name="runner")
     except OSError as error:
-        if error.errno not in UNWRITTEN or error.filename is not None:
-            raise
-        has_gone = error.errno == errno.EIO and S_ISCHR(os.fstat(sys.stdout.fileno()).st_mode)
-        discard(sys.stdout)
-        if has_gone:  # before the command that follows a job has noticed it
-            sys.exit(TERMINAL_GONE)
-        complain(f"standard output: {error.strerror}; the command itself may have been done: runner list")
-        sys.exit(Unavailable.exit_code)
+        sys.exit(tell_unwritten(error))
+
+
+def tell_unwritten(error: OSError) -> int:
+    """Say that standard output cannot be written, and return the exit code; raise every other error."""
+    if error.errno not in UNWRITTEN or error.filename is not None:
+        raise error
+    has_gone = error.errno == errno.EIO and S_ISCHR(os.fstat(sys.stdout.fileno()).st_mode)
+    discard(sys.stdout)
+    if has_gone:  # before the command that follows a job has noticed it
+        return TERMINAL_GONE
+    complain(f"standard output: {error.strerror}; the command itself may have been done: runner list")
+    return Unavailable.exit_code
 
 
 def _without_output(args: list[str]) -> None:

@@ -39,6 +39,14 @@ def run_plain(words: Sequence[str]) -> None:
         from runner.cli.console import complain_of
 
         code = complain_of(error)
+    except BrokenPipeError:
+        from runner.cli.console import READER_GONE
+
+        code = READER_GONE
+    except OSError as error:
+        from runner.cli.main import tell_unwritten
+
+        code = tell_unwritten(error)
     os._exit(code)  # nothing is buffered, and Python takes 5 ms to take itself apart
 
 

@@ -11,7 +11,7 @@ import signal as signals
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from runner.base.durable import write_whole
+from runner.base.durable import UNWRITTEN, write_whole
 from runner.base.errors import Unavailable
 from runner.client.autostart import connect
 from runner.client.http import Response, error_of, quote_path, raise_for_error
@@ -103,6 +103,7 @@ def _print(messages: Iterator[DaemonMessage]) -> int | None:
     Raises:
         ErrorResponse: the daemon refused the session, or it failed.
         Unavailable: the daemon left; what the command does is unknown.
+        OSError: the output of this process cannot be written.
     """
     try:
         for message in messages:
@@ -113,7 +114,7 @@ def _print(messages: Iterator[DaemonMessage]) -> int | None:
                     write_whole(2, line.encode() + b"\n")
                 return code
     except (EOFError, OSError) as error:
-        if isinstance(error, BrokenPipeError):
+        if isinstance(error, BrokenPipeError) or getattr(error, "errno", None) in UNWRITTEN:
             raise
         raise Unavailable(
             "the daemon stopped during the session; whether the command goes on is unknown"

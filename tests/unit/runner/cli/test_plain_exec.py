@@ -1,12 +1,15 @@
 """Commands that start without the library of the command line."""
 
+import errno
 import os
 from collections.abc import Mapping
 
 import pytest
 
 from runner.base.errors import Refused
-from runner.cli import plain_exec
+from runner.cli import main, plain_exec
+from runner.client import sessions
+from runner.client.websocket import BINARY, DaemonMessage
 
 
 class Ended(BaseException):
@@ -73,3 +76,30 @@ def test_a_refusal_has_its_message_and_its_code(
         plain_exec.run_plain(["theirs", "true"])
     assert ran[-1] == (Refused.exit_code,)
     assert capsys.readouterr().err == "job 7: belongs to bob\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "codes", "told"),
+    [(BrokenPipeError(), [141], ""), (OSError(errno.ENOSPC, "no space"), [4], "standard output: no space; ")],
+)
+@pytest.mark.usefixtures("ran")
+def test_output_that_cannot_be_written_ends_the_command_as_it_ends_the_others(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    error: OSError,
+    codes: list[int],
+    told: str,
+) -> None:
+    def written(_descriptor: int, _content: bytes) -> None:
+        raise error
+
+    def use(_session: object, *, has_input: bool) -> int | None:
+        return 0 if has_input else sessions._print(iter([DaemonMessage(BINARY, b"\x01x")]))
+
+    ended: list[int] = []
+    monkeypatch.setattr(sessions, "write_whole", written)
+    monkeypatch.setattr(plain_exec, "use_command", use)
+    monkeypatch.setattr(main, "discard", lambda _stream: None)
+    monkeypatch.setattr(os, "_exit", ended.append)
+    plain_exec.run_plain(["5", "cat", "big"])
+    assert (ended, capsys.readouterr().err.partition("the command")[0]) == (codes, told)

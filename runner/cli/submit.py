@@ -92,7 +92,10 @@ def submit(  # noqa: PLR0913  one per option
         complain(f"--follow goes with one job; waits for all {len(jobs)} instead")
         follow, wait = False, True
     if client and not dry_run and (follow or wait):
-        codes += [_stay(client, job, follow=follow, as_json=as_json) for job in jobs]
+        for job in jobs:
+            codes.append(_stay(client, job, follow=follow, as_json=as_json))
+            if codes[-1] == INTERRUPTED:
+                break
     click.get_current_context().exit(next((code for code in codes if code), 0))
 
 

@@ -223,6 +223,20 @@ def test_who_wants_to_follow_a_matrix_waits_for_all_of_it(
     assert result.stdout.splitlines()[3:] == [f"train-{n}: succeeded: completed" for n in (1, 2, 3)]
 
 
+def test_one_interrupt_ends_the_wait_for_all_jobs(
+    api: FakeApi, invoke: Invoke, job_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited = []
+
+    def interrupted(_client: Client, ref: str, *_: object) -> None:
+        waited.append(ref)
+        raise KeyboardInterrupt
+
+    three(api)
+    monkeypatch.setattr(Client, "wait", interrupted)
+    assert (invoke("submit", "--wait", str(job_file)).exit_code, waited) == (130, ["000001"])
+
+
 def test_options_beside_the_file_are_handed_on(api: FakeApi, invoke: Invoke, job_file: Path) -> None:
     args = ("--class", "urgent", "--after", "7", "--after", "prepare:any", "-p", "9")
     assert invoke("submit", *args, "--not-before", "2030-01-31T18:00:00Z", str(job_file)).exit_code == 0

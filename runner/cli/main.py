@@ -19,6 +19,7 @@ from runner.base.errors import RunnerError, Unavailable, UsageError
 from runner.cli.console import INTERRUPTED, READER_GONE, TERMINAL_GONE, complain, complain_of, discard
 from runner.cli.entry import hear_interrupts
 from runner.cli.parameters import command_summaries
+from runner.client.autostart import remote_host
 
 COMMANDS: Final = {
     "run": "runner.cli.run:run",
@@ -149,7 +150,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return a command by its name."""
         ctx.meta[TYPED] = args
-        if args[:1] and args[0] in LOCAL:
+        if args[:1] and args[0] in LOCAL and not ctx.resilient_parsing:
             _refuse_host(args[0])
         if args and args[0] not in {**COMMANDS, **HIDDEN} and not args[0].startswith("-"):
             ctx.fail(f"there is no command {args[0]!r}{_meant(args[0])}")
@@ -281,9 +282,11 @@ def _use_host(_ctx: click.Context, _param: click.Parameter, host: str | None) ->
 
 
 def _refuse_host(command: str) -> None:
-    """Refuse a command that would act here while a host is named."""
-    if host := os.environ.get("RUNNER_HOST"):
-        complain(f"runner {command}: acts on this machine, not on {host}; type it there, by ssh")
+    """Refuse a command that would act here while a host is chosen."""
+    host = os.environ.get("RUNNER_HOST") if command == "serve" else remote_host(os.environ)
+    if host:
+        step = f"type it there, by ssh, or for this machine: RUNNER_HOST= runner {command}"
+        complain(f"runner {command}: acts on this machine, not on {host}; {step}")
         sys.exit(UsageError.exit_code)
 
 

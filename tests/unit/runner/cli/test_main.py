@@ -1,10 +1,11 @@
 from io import BytesIO, TextIOWrapper
+from pathlib import Path
 
 import click
 import pytest
 
 from runner.cli.console import say
-from runner.cli.main import COMMANDS, EXIT_CODES, GROUPS, cli, main
+from runner.cli.main import COMMANDS, EXIT_CODES, GROUPS, LOCAL, cli, main
 from tests.unit.runner.cli.conftest import Invoke
 
 
@@ -20,6 +21,27 @@ def test_every_command_exists_under_its_name_and_explains_itself() -> None:
 def test_the_help_tells_every_exit_code(invoke: Invoke) -> None:
     text = invoke("--help").stdout
     assert all(f"{code:>3}  {meaning}" in text for code, meaning in EXIT_CODES.items())
+
+
+@pytest.mark.parametrize("command", sorted(LOCAL))
+def test_a_command_of_this_machine_is_refused_for_a_host_however_it_is_chosen(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    (tmp_path / "runner").mkdir()
+    (tmp_path / "runner/hosts.json").write_text('{"hosts": {"gpu1": "ssh://ada@gpu1"}, "use": "gpu1"}')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    for variable in ("RUNNER_HOST", "RUNNER_SOCKET", "RUNNER_STATE_DIR"):
+        monkeypatch.delenv(variable, raising=False)
+    step = f"type it there, by ssh, or for this machine: RUNNER_HOST= runner {command}\n"
+    if command != "serve":  # it is for the machine that it is typed on, unless --host is typed with it
+        result = invoke(command, "--help")
+        assert (result.exit_code, result.stderr.endswith(step)) == (2, True)
+    monkeypatch.setenv("RUNNER_HOST", "ada")
+    result = invoke(command, "--help")
+    assert result.exit_code == 2
+    assert result.stderr == f"runner {command}: acts on this machine, not on ada; {step}"
+    monkeypatch.setenv("RUNNER_HOST", "")
+    assert invoke(command, "--help").exit_code == 0
 
 
 def test_an_unknown_command_is_a_usage_error(invoke: Invoke) -> None:

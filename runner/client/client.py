@@ -118,6 +118,10 @@ class ConnectionLost(Unavailable):
     """The daemon closed the connection before it answered; the request may have taken effect."""
 
 
+class NoAnswer(Unavailable):
+    """The daemon did not answer in time; the request may have taken effect."""
+
+
 class Client:
     """Requests to the daemon at one endpoint; methods raise only subclasses of ``RunnerError``."""
 
@@ -386,6 +390,7 @@ class Client:
         never, (pause_s, longest_s) = Event(), FOLLOW_PAUSE_S
         reached_s = lost_s = monotonic()
         told = self.endpoint.state_dir is not None  # one of the user's own has words of its own
+        is_silent = False
         while True:
             if not told and monotonic() - lost_s > AWAY_S + wait_s:
                 told = True
@@ -394,7 +399,12 @@ class Client:
                 return self.ask("GET", target, None, wait_s + ANSWER_LIMIT_S)
             except ConnectionLost as error:  # a daemon had accepted the connection
                 lost: Unavailable = error
-                reached_s = monotonic()
+                reached_s, is_silent = monotonic(), False
+            except NoAnswer as error:  # ssh finds out later that the line is dead: one more try
+                if is_silent or remote_host(os.environ) is None:
+                    raise
+                lost = error
+                reached_s, is_silent = monotonic(), True
             except NoDaemon as error:
                 lost = error
             try:
@@ -465,7 +475,7 @@ class Client:
             ErrorResponse: the daemon refused the request.
             NoDaemon: no process listens at the socket.
             ConnectionLost: the daemon closed the connection before it answered.
-            Unavailable: the answer took too long.
+            NoAnswer: the answer took too long.
         """
         until_s = monotonic() + CROWDED_PATIENCE_S
         while (answer := self._ask_once(method, target, body, limit_s)).status == TOO_MANY:
@@ -492,7 +502,7 @@ class Client:
                 raise InterruptedRequest(f"interrupted; {fact}: {_teller(target)} shows it") from stopped
             except TimeoutError as error:
                 done = "" if method == "GET" else "; it may have been done: see runner list"
-                raise Unavailable(
+                raise NoAnswer(
                     f"{self.endpoint.socket}: no answer within {readable_duration(limit_s)}{done}"
                 ) from error
             except OSError as error:

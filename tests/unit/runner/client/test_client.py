@@ -8,7 +8,15 @@ from runner.base.errors import Unavailable
 from runner.client import autostart
 from runner.client import client as client_module
 from runner.client.autostart import Endpoint, NoDaemon
-from runner.client.client import Client, ConnectionLost, InterruptedRequest, find, job_names, parse_log_chunk
+from runner.client.client import (
+    Client,
+    ConnectionLost,
+    InterruptedRequest,
+    NoAnswer,
+    find,
+    job_names,
+    parse_log_chunk,
+)
 from runner.client.http import ErrorResponse, Response
 from runner.client.http import exchange as exchange_once
 from tests.fakes.daemon.api import FakeApi, Problem, Vanish, ended
@@ -284,6 +292,40 @@ def test_a_daemon_that_takes_the_connection_and_says_nothing_is_not_waited_for_w
         listener.listen()
         with pytest.raises(Unavailable, match=f"no answer within 0s{more}$"):
             Client(Endpoint(path, None)).ask(method, "/v1/version", None, 0.01)
+
+
+def fail(monkeypatch: pytest.MonkeyPatch, host: str | None, ends: list[type[OSError]]) -> None:
+    """Let the next requests of a client of a host end in errors."""
+    left = list(ends)
+
+    def exchange(connection: socket.socket, method: str, target: str, body: bytes | None) -> Response:
+        if left:
+            raise left.pop(0)
+        return exchange_once(connection, method, target, body)
+
+    monkeypatch.setattr(client_module, "exchange", exchange)
+    monkeypatch.setattr(client_module, "FOLLOW_PAUSE_S", (0.0, 0.0))
+    monkeypatch.setattr(client_module, "remote_host", lambda _: host)
+    monkeypatch.setattr(client_module, "endpoints", lambda *_, **__: ())
+
+
+@pytest.mark.parametrize("ends", [[TimeoutError], [TimeoutError, OSError, TimeoutError]])
+def test_who_follows_outlives_a_line_of_ssh_that_has_gone_silent(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, ends: list[type[OSError]]
+) -> None:
+    fail(monkeypatch, "gpu1", ends)
+    api.add("train", **ended())
+    assert client_of(api).following().wait("train", 1.0)[0] is True
+
+
+@pytest.mark.parametrize(("host", "ends"), [("gpu1", [TimeoutError] * 2), (None, [TimeoutError])])
+def test_who_follows_gives_up_a_daemon_that_says_nothing(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, host: str | None, ends: list[type[OSError]]
+) -> None:
+    fail(monkeypatch, host, ends)
+    api.add("train", **ended())
+    with pytest.raises(NoAnswer):
+        client_of(api).following().wait("train", 1.0)
 
 
 def test_a_daemon_of_others_is_waited_for_and_never_started(

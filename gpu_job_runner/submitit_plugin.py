@@ -13,12 +13,12 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from submitit.core import core, utils
+from submitit.core import core, logger, utils
 
 from gpu_job_runner import submitit_job
 from gpu_job_runner.job import Connection, Job, connect, state_word
 from gpu_job_runner.submission import make_spec, send
-from runner.base.errors import UsageError
+from runner.base.errors import Unavailable, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,15 +41,26 @@ class RunnerInfoWatcher(core.InfoWatcher):  # type: ignore[misc]  # Any to mypy 
     """Asks the daemon about jobs."""
 
     def update(self) -> None:
-        """Ask about all jobs that are not known to have ended."""
-        connection = connect()
-        for job_id in self._registered - self._finished:
-            self._info_dict[job_id] = {"State": STATES.get(state_word(connection.job(job_id)), "PENDING")}
+        """Ask about all jobs that are not known to have ended; without an answer, what was known stays."""
+        try:
+            connection = connect()
+            for job_id in self._registered - self._finished:
+                self._info_dict[job_id] = {"State": _state(connection, job_id)}
+        except Unavailable as error:
+            logger.get_logger().warning(f"{error}; the states of jobs may be old")
         self._last_status_check = time.time()
-        self._finished |= {each for each in self._registered if self.is_done(each, mode="cache")}
+        ended = {each for each in self._registered if self.is_done(each, mode="cache")}
+        self._finished |= {each for each in ended if self.get_state(each, mode="cache") != STATES["held"]}
 
     def get_state(self, job_id: str, mode: str = "standard") -> str:
         return str(self.get_info(job_id, mode=mode).get("State", "UNKNOWN"))
+
+
+def _state(connection: Connection, job_id: str) -> str:
+    try:
+        return STATES.get(state_word(connection.job(job_id)), "PENDING")
+    except UsageError:  # the store has forgotten it
+        return "FORGOTTEN"
 
 
 class RunnerJob(core.Job[Any]):  # type: ignore[misc]  # as above

@@ -1,9 +1,13 @@
+import logging
+
 import pytest
 
 pytest.importorskip("submitit", reason="submitit is not installed")
 
-from gpu_job_runner.submitit_plugin import FOLDER, job_fields
-from runner.base.errors import UsageError
+from gpu_job_runner import submitit_plugin
+from gpu_job_runner.submitit_plugin import FOLDER, RunnerInfoWatcher, job_fields
+from runner.base.errors import Unavailable, UsageError
+from tests.fakes.daemon.api import FakeApi
 
 SHARED = {
     "name": "detr",
@@ -51,3 +55,48 @@ def test_a_folder_below_data_has_the_same_path_in_a_container() -> None:
     made = job_fields({}, "/data/exp/%j", "/data/exp", None, in_container=True)
     assert made["workload"]["command"][-1] == "/data/exp/%j"
     assert made["mounts"] == [{"source": "/data/exp", "target": "/data/exp", "read_only": False}]
+
+
+def watching(api: FakeApi, *states: str) -> RunnerInfoWatcher:
+    watcher = RunnerInfoWatcher(delay_s=5)
+    for state in states:
+        watcher.register_job(api.add(state, state=state)["id"])
+    watcher.update()
+    return watcher
+
+
+def test_a_held_job_that_is_released_goes_on(api: FakeApi) -> None:
+    watcher = watching(api, "held")
+    assert watcher.is_done("000001", mode="cache")
+    api.jobs["000001"]["state"] = "running"
+    watcher.update()
+    assert watcher.get_state("000001", mode="cache") == "RUNNING"
+    assert not watcher.is_done("000001", mode="cache")
+
+
+def test_a_job_that_the_store_has_forgotten_is_done_and_the_others_are_watched(api: FakeApi) -> None:
+    watcher = watching(api, "running", "running")
+    del api.jobs["000001"]
+    api.jobs["000002"].update(state="finished", outcome="succeeded")
+    watcher.update()
+    assert watcher.get_state("000001", mode="cache") == "FORGOTTEN"
+    assert watcher.is_done("000001", mode="cache")
+    assert watcher.get_state("000002", mode="cache") == "COMPLETED"
+    asked = len(api.asked)
+    watcher.update()
+    assert len(api.asked) == asked
+
+
+def test_what_was_known_stays_while_no_daemon_answers(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    watcher = watching(api, "running")
+
+    def away() -> None:
+        raise Unavailable("no daemon answers")
+
+    monkeypatch.setattr(submitit_plugin, "connect", away)
+    monkeypatch.setattr(logging.getLogger("submitit"), "propagate", True)
+    watcher.update()
+    assert watcher.get_state("000001", mode="cache") == "RUNNING"
+    assert "no daemon answers; the states of jobs may be old" in caplog.text

@@ -151,7 +151,7 @@ def job_fields(
         "kind": "program",
         "command": _command(python or ("python3" if in_container else sys.executable), seen),
         "code": ".",
-        **({"launcher": "gang", "processes": tasks} if tasks > 1 else {}),
+        **({"launcher": "gang", "processes": tasks} if max(tasks, int(asked.get("nodes", 1))) > 1 else {}),
     }
     resources = {field: make(asked[name]) for name, (field, make) in KNOWN.items() if field and name in asked}
     if "cpus" in resources:

@@ -39,6 +39,12 @@ def test_the_shared_parameters_become_fields_and_a_container_sees_the_folder() -
     assert made["checkpoint"] == {"keep_files": True}  # it saves by itself: nobody says that it begins anew
 
 
+def test_several_nodes_have_a_launcher_with_one_task_each_too() -> None:
+    workload = job_fields({"nodes": 2}, "/exp", "/exp", None, in_container=False)["workload"]
+    assert (workload["launcher"], workload["processes"]) == ("gang", 1)
+    assert "launcher" not in job_fields({"nodes": 1}, "/exp", "/exp", None, in_container=False)["workload"]
+
+
 def test_a_process_sees_the_folder_where_it_is() -> None:
     made = job_fields({}, "/exp/%j", "/exp", "/venv/bin/python", in_container=False)
     assert made["workload"]["command"][0] == "/venv/bin/python"

@@ -187,7 +187,9 @@ def find_sweep_contradictions(sweep: Sweep) -> Iterator[FieldProblem]:
         elif isinstance(values, Range) and sweep.candidates is None:
             yield ("sweep", "parameters", name), "is drawn, so say how many: sweep.candidates"
     if sweep.candidates is not None and sweep.candidates > (size := sweep.size()) > 0:
-        fact = f"asks for {sweep.candidates}, and there are {size:g} combinations; remove it to run each once"
+        drawn = any(isinstance(each, Range) for each in sweep.parameters.values())
+        step = f"say {size} or fewer" if drawn else "remove it to run each once"
+        fact = f"asks for {sweep.candidates}, and there are {size} combinations; {step}"
         yield ("sweep", "candidates"), fact
     sizes = [len(each) for each in sweep.parameters.values() if isinstance(each, tuple)]
     if sweep.candidates is None and math.prod(sizes) > MAX_COMBINATIONS:

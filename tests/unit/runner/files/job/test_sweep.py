@@ -88,6 +88,10 @@ def test_rungs_are_pauses_of_the_training() -> None:
             GRID.replace("metric", "candidates: 7, metric"),
             "asks for 7, and there are 6 combinations; remove it to run each once",
         ),
+        (
+            GRID.replace("[1, 2, 3]", "{integers: [2, 4]}").replace("metric", "candidates: 7, metric"),
+            "asks for 7, and there are 6 combinations; say 6 or fewer",
+        ),
         (GRID.replace("[1, 2, 3]", str(list(range(1, 502)))), "makes 1002 jobs, and the limit is 1000"),
     ],
 )

@@ -155,13 +155,13 @@ def _option(field: re.Match[str]) -> str:
 
 def _check_number(connection: Connection, spec: Spec, *, several: bool) -> None:
     """Refuse a job file that makes a schedule, or several jobs if one is wanted, before it is submitted."""
-    several_of = None if several else next((each for each in SEVERAL if each.encode() in spec.text), None)
-    if b"schedule" not in spec.text and several_of is None:
+    if not any(each.encode() in spec.text for each in ("schedule", *(() if several else SEVERAL))):
         return
     plan = try_out(connection, spec)
-    if several_of and len(plan.get("jobs", ())) > 1:
-        fact = f"makes {len(plan['jobs'])} jobs; use {SEVERAL[several_of]}"
-        raise UsageError(f"{spec.shown}: {several_of}: {fact}")
+    if not several and len(plan["jobs"]) > 1:
+        section = "sweep" if plan["job"]["job"].get("sweep") else "matrix"
+        fact = f"makes {len(plan['jobs'])} jobs; use {SEVERAL[section]}"
+        raise UsageError(f"{spec.shown}: {section}: {fact}")
 
 
 def make_spec(what: str | os.PathLike[str] | Mapping[str, Any] | Sequence[Word], options: Options) -> Spec:

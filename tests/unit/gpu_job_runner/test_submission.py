@@ -199,7 +199,7 @@ def test_a_matrix_is_for_submit_all_alone(api: FakeApi, tmp_path: Path) -> None:
 
 def test_a_sweep_is_for_sweep_alone(api: FakeApi, tmp_path: Path) -> None:
     file = tmp_path / "m.yaml"
-    file.write_text("sweep: {metric: loss}\n")
+    file.write_text("# instead of a matrix\nsweep: {metric: loss}\n")
     api.matrix = 3
     with pytest.raises(runner.UsageError, match="sweep: makes 3 jobs; use sweep"):
         _ = runner.submit(file)

@@ -24,6 +24,7 @@ from gpu_job_runner import call
 from gpu_job_runner.job import CALL, Job, JobFailed, connect
 from gpu_job_runner.submission import Options, Spec, check_options, make_spec, send
 from runner.base.errors import Refused, UsageError
+from runner.cli.run_file import default_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -166,7 +167,7 @@ def _spec(
     text = base64.b64encode(zlib.compress(pickle.dumps(packed))).decode()
     words = [text[at : at + WORD] for at in range(0, len(text), WORD)]
     command = ("python3", "-c", Path(call.__file__).read_text("utf-8"), CALL, *words)
-    given: Options = {"name": name, **options}
+    given: Options = {"name": default_name((name,)), **options}
     return make_spec(command, given)
 
 

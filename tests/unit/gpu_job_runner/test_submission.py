@@ -98,6 +98,18 @@ def test_what_would_be_dropped_is_refused(tmp_path: Path) -> None:
         make_spec(tmp_path / "absent.yaml", {})
 
 
+@pytest.mark.parametrize(
+    ("name", "job"),
+    [("_train", "train"), ("<lambda>", "lambda"), ("_1", "job-1"), ("x" * 64, "x" * 63), ("__", "job")],
+)
+def test_a_function_of_any_name_gives_its_job_one_that_is_taken(name: str, job: str) -> None:
+    def called() -> None:
+        return
+
+    called.__name__ = name
+    assert yaml.safe_load(function._spec(called, (), {}, {"code": None}).text)["name"] == job
+
+
 def test_a_call_that_cannot_succeed_is_refused_before_it_is_a_job() -> None:
     async def later(x: int) -> int:
         return x

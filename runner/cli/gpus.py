@@ -55,7 +55,7 @@ def gpus(context: click.Context, *, as_json: bool) -> None:
         say_table(COLUMNS, shown, map(plain_cells, devices), SPARE, objects=devices if as_json else None)
     if not devices:
         memory = answer["memory_bytes"] / GIB
-        limits = f"{answer['cpus']:g} CPUs and {memory:.4g} GiB of memory are allocated"
+        limits = f"{answer['cpus']:g} CPUs and {memory:.4g} GiB of memory are for jobs"
         if answer["cpus"] >= NO_LIMIT_CPUS:
             limits = "jobs run elsewhere, and the settings limit neither their CPUs nor their memory"
         complain(f"no GPU here; {limits}")

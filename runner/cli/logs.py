@@ -160,7 +160,7 @@ class JobLog:
             self._told = _tell_wait(self._client, self._ref, self._told, piece.attempt)
         if self.follow and self._shown is not None and piece.attempt != self._shown:
             self._output.end()
-            complain(f"--- attempt {piece.attempt} ---")
+            complain(f"--- {self._ref}: attempt {piece.attempt} ---")
         self._shown, self._empty = piece.attempt, self._empty and not piece.body and piece.cut is None
         self._output.write(piece)
         if not self.reader.is_over:

@@ -257,5 +257,5 @@ def _print_replay(replay: Replay) -> None:
     more = "; it would go on where the journal ends" if replay.continues else ""
     complain(
         f"job {replay.job}: {replay.attempts_made} of {len(replay.steps)} attempts, "
-        f"{still:.0f} of {readable_duration(recorded)} of work lost{more}"
+        f"{readable_duration(still)} of {readable_duration(recorded)} of work lost{more}"
     )

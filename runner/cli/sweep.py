@@ -90,8 +90,10 @@ def top(context: click.Context, reference: str) -> None:
     while True:
         found = _get(reference)
         table = make_table(COLUMNS, [_cells(each, found["best"]) for each in _ranked(found)])
-        lines = [_heading(found), *format_table(table, terminal_width(), terminal_style())]
-        click.echo(REDRAW + "\n".join(lines[: shutil.get_terminal_size().lines - 1]))
+        room = shutil.get_terminal_size().lines - 2  # for the heading, and the cursor below all
+        shown = None if table.height <= room else max(room - 2, 0)
+        lines = [_heading(found), *format_table(table, terminal_width(), terminal_style(), shown=shown)]
+        click.echo(REDRAW + "\n".join(lines))
         if all(each["state"] in OVER for each in found["candidates"]):
             return
         wait(EVERY_S)

@@ -54,10 +54,10 @@ def test_json_is_what_the_daemon_said(api: FakeApi, invoke: Invoke) -> None:
     assert [json.loads(line) for line in invoke("gpus", "--json").stdout.splitlines()] == [LENT, FOREIGN]
 
 
-def test_a_host_without_devices_says_what_is_lent(api: FakeApi, invoke: Invoke) -> None:
+def test_a_host_without_devices_says_what_jobs_can_have(api: FakeApi, invoke: Invoke) -> None:
     answer(api)
     result = invoke("gpus")
-    assert (result.stdout, result.stderr) == ("", "no GPU here; 16 CPUs and 64 GiB of memory are allocated\n")
+    assert (result.stdout, result.stderr) == ("", "no GPU here; 16 CPUs and 64 GiB of memory are for jobs\n")
 
 
 def test_on_a_terminal_it_is_a_table(api: FakeApi, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:

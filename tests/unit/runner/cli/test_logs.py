@@ -92,7 +92,7 @@ def test_following_goes_on_with_the_next_attempt_until_the_job_ends(api: FakeApi
     )
     result = invoke("logs", "-f", "train")
     assert result.stdout == "first\nsecond\n"
-    assert result.stderr == "--- attempt 2 ---\ntrain: failed: exception: no\n"
+    assert result.stderr == "--- train: attempt 2 ---\ntrain: failed: exception: no\n"
     assert result.exit_code == 0
 
 
@@ -181,7 +181,7 @@ def test_what_a_job_waits_for_between_two_attempts_is_said_once_on_stderr(
     assert (result.exit_code, result.stdout) == (0, "first\nsecond\n")
     assert result.stderr.splitlines() == [
         f"train: attempt 1 has ended, the next has not begun: {why}; runner cancel {job['id']} ends it",
-        "--- attempt 2 ---",
+        "--- train: attempt 2 ---",
     ]
 
 

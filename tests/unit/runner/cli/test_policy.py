@@ -144,7 +144,7 @@ def test_another_policy_is_asked_about_a_journal(kept: str) -> None:
         ["train", "2", "resume", "-", "-", "3600"],
         ["train", "3", "finish", "-", "-", "0"],
     ]
-    assert result.stderr == "job train: 1 of 3 attempts, 3600 of 2h of work lost\n"
+    assert result.stderr == "job train: 1 of 3 attempts, 1h of 2h of work lost\n"
 
 
 def test_what_is_uncertain_is_marked(kept: str) -> None:

@@ -122,3 +122,17 @@ def test_top_is_drawn_until_the_sweep_is_over(
     assert "succeeded, best" in first
     assert "rate-3" not in second
     assert "cancelled" in second
+
+
+def test_top_says_how_many_candidates_the_screen_has_no_line_for(
+    api: FakeApi, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = {**PARTS, "name": "rate-1", "state": "cancelled", "parameters": {"seed": 1}}
+    over = [{**one, "job": f"{number:06}"} for number in range(1, 6)]
+    api.answers["sweeps"] = {**SWEEP, "best": None, "candidates": over}
+    monkeypatch.setattr("runner.cli.sweep.takes_escapes", lambda: True)
+    monkeypatch.setenv("LINES", "6")
+    drawn = invoke("sweep", "top", "rate").stdout.splitlines()
+    assert (len(drawn), drawn[-1]) == (5, "and 3 more")
+    monkeypatch.setenv("LINES", "8")
+    assert len(invoke("sweep", "top", "rate").stdout.splitlines()) == 7

@@ -227,9 +227,7 @@ class Attempt:
         self._saved_at, self._save_asked, self._pid = time.monotonic(), False, os.getpid()
         self._save_every_s = said.save_every_s
         self._heeds = threading.current_thread() is threading.main_thread()  # else signals reach others
-        if self._heeds:
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-                signal.signal(number, self._heed)
+        self.take_signals()
         self._beat("init")
 
     def __enter__(self) -> Attempt:  # noqa: PYI034  (Python 3.8 has no Self)
@@ -462,6 +460,12 @@ class Attempt:
             ends = {"completed": "FINISHED", "stopped": "SCHEDULED"}
             self.trackers.end(ends.get(cause, "FAILED"), self.step)
         self.lineage.release()
+
+    def take_signals(self) -> None:
+        """Receive the signals of the contract, also after a library has set handlers of its own."""
+        if self._heeds:
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+                signal.signal(number, self._heed)
 
     def _heed(self, number: int, _: FrameType | None) -> None:
         if os.getpid() != self._pid:  # a forked loader process: the signal's default action applies

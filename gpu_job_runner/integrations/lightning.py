@@ -8,6 +8,7 @@ DataLoader it is not.  The runner does not know the checkpoints of ``ModelCheckp
 them with ``enable_checkpointing=False``.  Of several processes, each takes its part of a batch, and all save
 and stop after the same step.  Tested with Lightning 2.6.
 """
+# ruff: noqa: SLF001 - Lightning does not say elsewhere where its loops are
 
 from collections.abc import Iterator, Sized
 from typing import TYPE_CHECKING, Any, cast
@@ -32,6 +33,8 @@ class Attached(pl.Callback):
         self.job = job or attach()
         self.batches = 0
         """Batches that are finished, over all epochs."""
+        self._metrics: dict[str, Any] = {}
+        self._stops = self._saves = False
 
     def fit(
         self,
@@ -78,15 +81,19 @@ class Attached(pl.Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that Lightning stores in its checkpoint."""
-        return {"batches": self.batches}
+        return {"batches": self.batches, "metrics": self._metrics}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the state from a checkpoint."""
         self.batches = state_dict["batches"]
+        self._metrics = state_dict.get("metrics", {})
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Report the total number of steps."""
+        """Report the total number of steps, and take SIGTERM back from Lightning, which would end the run."""
         del pl_module
+        self.job.take_signals()
+        trainer._signal_connector.received_sigterm = False  # the job has heard it, too
+        trainer.callback_metrics.update(self._metrics)  # a schedule may watch one of before the resume
         total = trainer.estimated_stepping_batches
         if total != float("inf"):
             self.job.reports.known["total_steps"] = int(total)
@@ -110,17 +117,36 @@ class Attached(pl.Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Report, save and stop, only between optimiser steps, because gradients are not saved."""
+        """Report, save and stop, only between optimiser steps, because gradients are not saved.
+
+        A resume would not make up for a validation or an end of an epoch that is due now, so they come first.
+        """
         del pl_module, batch, batch_idx
+        loop = trainer.fit_loop
+        loop._restarting = False  # else Lightning updates no plateau schedule at the end of this epoch
         self.batches += 1
         if trainer.global_step == self.job.step:
             return
         self.job.end_step(trainer.global_step, **_loss(outputs))
-        stop, save = self.job.agree()
-        if save:
-            self._save(trainer)
-        if stop and not self._is_last(trainer):
-            self.job.leave(STOPPED, f"asked to stop; step {self.job.step} is saved")
+        self._stops, save = self.job.agree()
+        self._saves = self._saves or save
+        epoch = loop.epoch_loop
+        if not (epoch._num_ready_batches_reached() or epoch._should_check_val_fx(loop._data_fetcher)):
+            self._save_or_stop(trainer)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Save and stop where a validation within an epoch was due first."""
+        del pl_module
+        if not trainer.fit_loop.epoch_loop._num_ready_batches_reached():
+            self._save_or_stop(trainer)
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Save and stop where the end of the last epoch was due first."""
+        del pl_module
+        loop = trainer.fit_loop.epoch_loop
+        loop._restarting = False  # an epoch that only begins resumes nothing
+        loop.reset()  # as Lightning does next: the epoch to save is this one, of which no batch is done
+        self._save_or_stop(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save the last step."""
@@ -141,7 +167,16 @@ class Attached(pl.Callback):
         del trainer, pl_module
         self.job.__exit__(type(exception), exception, exception.__traceback__)
 
+    def _save_or_stop(self, trainer: pl.Trainer) -> None:
+        if self._saves:
+            self._saves = False
+            self._save(trainer)
+        if self._stops and not self._is_last(trainer):
+            self.job.leave(STOPPED, f"asked to stop; step {self.job.step} is saved")
+
     def _save(self, trainer: pl.Trainer) -> None:
+        self._metrics = {name: value.detach().cpu() for name, value in trainer.callback_metrics.items()}
+
         def write(directory: "Path") -> None:
             trainer.save_checkpoint(directory / FILE)
 

@@ -1,6 +1,8 @@
 """A small training by Lightning; only tests that run it import it, for Lightning takes seconds to load."""
 
 import logging
+import os
+import signal
 from typing import Any
 
 import lightning.pytorch as pl
@@ -36,6 +38,27 @@ class Net(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
+class Watched(Net):
+    """Halves its rate after most epochs, for what its schedule watches never falls."""
+
+    def __init__(self, validated: list[int], terminate_at: int | None) -> None:
+        super().__init__()
+        self.validated, self.terminate_at = validated, terminate_at
+
+    def validation_step(self, batch: list[Tensor], index: int) -> None:
+        super().validation_step(batch, index)
+        self.log("rising", float(self.global_step))
+        if index == 0:
+            self.validated.append(self.global_step)
+            if self.global_step == self.terminate_at:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "rising"}}
+
+
 class StopAt(pl.Callback):
     """Asks the attempt to stop within a step."""
 
@@ -46,15 +69,27 @@ class StopAt(pl.Callback):
         self._job.stopping |= trainer.global_step + 1 == self._step
 
 
-def train(
-    job: Attempt, stop_at: int | None = None, *, accumulate: int = 1, poison: int | None = None
+def train(  # noqa: PLR0913  (one value per disturbance)
+    job: Attempt,
+    stop_at: int | None = None,
+    *,
+    accumulate: int = 1,
+    poison: int | None = None,
+    validated: list[int] | None = None,
+    terminate_at: int | None = None,
+    **trainer_arguments: Any,
 ) -> Tensor:
-    """Train to the end, or to where it stops; return the weights."""
+    """Train to the end, or to where it stops; return the weights.
+
+    With ``validated``, ``Watched`` is trained, and adds each step after which it validates;
+    ``terminate_at`` is that of a validation in which SIGTERM comes.
+    """
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     torch.manual_seed(0)
     rows, model, attached = TensorDataset(torch.randn(42, 4)), Net(poison), Attached(job)
+    if validated is not None:
+        model = Watched(validated, terminate_at)
     trainer = pl.Trainer(
-        max_epochs=EPOCHS,
         accelerator="cpu",
         accumulate_grad_batches=accumulate,
         callbacks=[StopAt(job, stop_at), attached],
@@ -62,6 +97,7 @@ def train(
         enable_progress_bar=False,
         enable_model_summary=False,
         logger=False,
+        **{"max_epochs": EPOCHS, "num_sanity_val_steps": 0, **trainer_arguments},
     )
     trainer.fit(model, attached.loader(rows, 8), DataLoader(rows, 21), ckpt_path=attached.newest())
     return torch.cat([weights.detach().flatten() for weights in model.parameters()])

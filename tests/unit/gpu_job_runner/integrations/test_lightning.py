@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -41,6 +42,35 @@ def test_a_training_that_was_stopped_ends_with_the_bits_of_one_that_was_not(
     resumed = attempt("stopped")
     assert torch.equal(train(resumed, accumulate=accumulate), whole)
     assert resumed.reports.known["resumed_from"] == stop_at
+
+
+@pytest.mark.parametrize("rest", [{}, {"max_steps": 4 * BATCHES - 1}, {"check_val_every_n_epoch": None}])
+@pytest.mark.parametrize("stop_at", [2 * BATCHES - 2, 2 * BATCHES - 1, 2 * BATCHES, 2 * BATCHES + 3])
+def test_a_stop_loses_no_validation_and_no_update_of_a_schedule_that_watches_it(
+    attempt: Make, train: Train, stop_at: int, rest: dict[str, int | None]
+) -> None:
+    how: dict[str, Any] = {"max_epochs": 4, "val_check_interval": 3, **rest}
+    undisturbed: list[int] = []
+    whole = train(attempt("whole"), validated=undisturbed, **how)
+    seen: list[int] = []
+    with pytest.raises(SystemExit, match="75"):
+        train(attempt("stopped"), stop_at, validated=seen, **how)
+    resumed = attempt("stopped")
+    assert torch.equal(train(resumed, validated=seen, **how), whole)
+    assert (seen, resumed.reports.known["resumed_from"]) == (undisturbed, stop_at)
+
+
+@pytest.mark.parametrize("terminate_at", [3, BATCHES])
+def test_a_stop_while_it_validates_saves_after_the_next_step_and_leaves_with_75(
+    attempt: Make, train: Train, terminate_at: int
+) -> None:
+    how: dict[str, Any] = {"val_check_interval": terminate_at, "validated": []}
+    whole = train(attempt("whole"), **how)
+    with pytest.raises(SystemExit, match="75"):
+        train(attempt("stopped"), terminate_at=terminate_at, **how)
+    resumed = attempt("stopped")
+    assert torch.equal(train(resumed, **how), whole)
+    assert resumed.reports.known["resumed_from"] == terminate_at + 1
 
 
 def test_a_finished_training_is_not_trained_again(attempt: Make, train: Train) -> None:

@@ -161,7 +161,7 @@ class Job(Generic[T_co]):
 
     def events(self) -> list[JobEvent]:
         """Return the events of the job, the oldest first."""
-        return self._connection.events(self.id, 0)[0]
+        return list(self._connection.all_events(self.id))
 
     def why(self) -> str:
         """Return the reason why the job waits, or what it does."""

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
 import click
 
 from runner.cli.console import complain, harmless, leave_with_reader, on_terminal, say, say_json, say_row
 from runner.cli.parameters import as_json, count_from, perhaps_a_job
-from runner.client.client import Client, find_or_start
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from runner.client.types import JobEvent
-
-PAGE: Final = 1000
-WAIT_S: Final = 30.0
+from runner.client.client import find_or_start
 
 
 @click.command()
@@ -39,19 +29,10 @@ def events(job: str | None, *, follow: bool, after: int, as_json: bool) -> None:
     if follow:
         leave_with_reader()
         client = client.following()
-    for event in stream(client, job, after, follow=follow):
+    for event in client.all_events(job, after, follow=follow):
         if as_json:
             say_json(event)
         elif on_terminal():
             say(f"{event['at'][:19]}  {event['name']:<16}  {harmless(event['text'])}")
         else:
             say_row(*(event[key] for key in ("seq", "at", "job", "name", "kind", "text")))
-
-
-def stream(client: Client, ref: str | None, after: int, *, follow: bool) -> Iterator[JobEvent]:
-    """Yield events, fetched page by page; with ``follow`` without end."""
-    following, seen = after, -1
-    while follow or following != seen:  # a page of what is others' alone is empty, and not the last one
-        seen = following
-        page, following = client.events(ref, seen, wait_s=WAIT_S if follow else 0.0, limit=PAGE)
-        yield from page

@@ -45,6 +45,7 @@ FOLLOW_PATIENCE_S: Final = 30.0  # how long a following client tries to restart 
 FOLLOW_PAUSE_S: Final = (0.1, 2.0)  # between tries of a following client: first, longest
 SUBMIT_PATIENCE_S: Final = 30.0  # how long a submission is repeated if the daemon keeps dying
 SUBMIT_PAUSE_S: Final = 0.1
+EVENTS_WAIT_S: Final = 30.0  # of a request for events that come
 PENDING_S: Final = 2.0  # how long a submission waits for its packages before it tells what goes on
 INTERRUPTED_LIMIT_S: Final = 2.0  # for the answer to what is known of an interrupted submission
 TELLERS: Final = {
@@ -366,6 +367,14 @@ class Client:
         query: Query = {"job": ref, "after": after, "wait": wait_s, "limit": limit}
         answer = self.get("/v1/events", query, wait_s)
         return answer["events"], answer["next"]
+
+    def all_events(self, ref: str | None, after: int = 0, *, follow: bool = False) -> Iterator[JobEvent]:
+        """Yield the events after a sequence number, fetched page by page; with ``follow`` without end."""
+        following, seen = after, -1
+        while follow or following != seen:  # a page of what is others' alone is empty, and not the last one
+            seen = following
+            page, following = self.events(ref, seen, wait_s=EVENTS_WAIT_S if follow else 0.0)
+            yield from page
 
     def stop(self) -> None:
         """Ask the daemon to exit; a daemon that has already exited is no error."""

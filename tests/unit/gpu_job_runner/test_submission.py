@@ -310,3 +310,10 @@ def test_every_name_that_is_promised_can_be_had() -> None:
     assert {name: getattr(runner, name) for name in runner.__all__}.keys() <= {*dir(runner)}
     with pytest.raises(AttributeError, match="no attribute 'sumbit'"):
         _ = runner.sumbit
+
+
+def test_the_events_of_a_job_are_all_that_it_has(api: FakeApi) -> None:
+    job = runner.submit(["true"], requirements=False)
+    told = {"job": job.id, "name": job.name, "at": AT, "kind": "noted", "text": "x"}
+    api.events = [{**told, "seq": seq} for seq in range(1, 8)]  # the daemon gives two at a time
+    assert [event["seq"] for event in job.events()] == [1, 2, 3, 4, 5, 6, 7]

@@ -32,8 +32,6 @@ OVER: Final = frozenset({"succeeded", "failed", "cancelled"})
 EVERY_S: Final = 1.0
 wait = threading.Event().wait
 
-LEFT_OUT: Final = ("sweep", "matrix")
-
 the_sweep = click.argument("reference", metavar="SWEEP", callback=check_ref)
 
 
@@ -136,21 +134,17 @@ def results(reference: str, *, as_csv: bool, as_json: bool) -> None:
 @the_sweep
 def winner(reference: str) -> None:
     """Print the job file of the best candidate, and the way to its weights or files."""
-    from runner.cli.run_file import given, yaml_text
+    from runner.cli.written_file import job_file
 
     found = _get(reference)
     if found["best"] is None:
         fact = f"no candidate has succeeded with a finite {found['metric']} so far"
         raise Refused(f"{found['name']}: {fact}; runner sweep show {reference}")
     job = find_or_start(complain).job(found["best"])
-    fields = {
-        name: value for name, value in given((job["revision"] or {})["job"]).items() if name not in LEFT_OUT
-    }
-    is_program = fields.get("workload", {}).get("kind") == "program"
+    plan = (job["revision"] or {}).get("job", {}).get("workload", {})
     weights = f"its weights: init_from: job/{job['id']}/final"
-    result = f"runner cp {job['id']}:PATH ." if is_program else weights
-    heading = f"the best of {found['name']}: job {job['id']}; {result}"
-    say(yaml_text(fields, heading).rstrip("\n"))
+    result = f"runner cp {job['id']}:PATH ." if plan.get("kind") == "program" else weights
+    say(job_file(job, f"the best of {found['name']}: job {job['id']}; {result}\n"))
 
 
 @sweep.command()

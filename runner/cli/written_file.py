@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 SIZES: Final = frozenset({"memory", "shm"})
 FIRST: Final = ("name", "workload")
+OF_MANY: Final = ("matrix", "sweep")
 
 
-def job_file(job: JobDetail) -> str:
-    """Return the job file of a job, without what is as by default.
+def job_file(job: JobDetail, heading: str = "") -> str:
+    """Return the job file of a job alone, without what is as by default; a heading is put before its own.
 
     Raises:
         Refused: the job belongs to somebody else.
@@ -34,9 +35,10 @@ def job_file(job: JobDetail) -> str:
     said = _said(whole, whole.model_dump(mode="json"))
     said["workload"] = {"kind": whole.workload.kind, **said["workload"]}
     said["name"] = whole.name
-    fields = {name: said[name] for name in (*FIRST, *(name for name in said if name not in FIRST))}
+    others = (name for name in said if name not in {*FIRST, *OF_MANY})
+    fields = {name: said[name] for name in (*FIRST, *others)}
     place = one_line(str(PurePosixPath(revision["path"]).parent))
-    heading = f"The file of job {job['id']}; paths are relative to {place}"
+    heading += f"The file of job {job['id']}; paths are relative to {place}"
     return yaml_text(_with_units(fields), heading).rstrip("\n")
 
 

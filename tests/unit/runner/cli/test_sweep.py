@@ -3,9 +3,12 @@ from pathlib import Path
 
 import pytest
 
+from runner.files.job.load import parse_jobs
+from runner.files.job.model import JobFile
 from tests.fakes.daemon.api import FakeApi
 from tests.unit.runner.cli.conftest import Invoke
 
+FILE = Path("rate.yaml")
 PARTS = {"values": [0.5], "final": None, "device_h": 0.25, "step": 10, "decisions": []}
 SWEEP = {
     "sweep": "000001",
@@ -69,19 +72,34 @@ def test_show_marks_the_best_and_what_was_reached(api: FakeApi, invoke: Invoke) 
     assert json.loads(invoke("sweep", "show", "--json", "rate").stdout) == SWEEP
 
 
+def candidate(text: str) -> JobFile:
+    """Return the last candidate of a sweep."""
+    sweep = "sweep: {parameters: {seed: [1, 2, 3]}, metric: loss}\n"
+    return parse_jobs(f"{text}{sweep}".encode(), FILE).jobs[-1]
+
+
+def revision(job: JobFile) -> dict[str, object]:
+    return {"job": json.loads(job.model_dump_json()), "path": "/home/ada/x/rate.yaml"}
+
+
 def test_the_winner_is_a_job_file_of_its_own(api: FakeApi, invoke: Invoke) -> None:
+    best = candidate(
+        "workload: {kind: causal_lm, data: stdlib, steps: 100, eval_every: null}\n"
+        "checkpoint: {every: null, every_steps: 50}\n"
+    )
     for _ in range(3):
-        api.add(
-            "rate",
-            revision={"job": {"name": "rate-3", "seed": 3, "sweep": {"metric": "loss"}, "matrix": None}},
-        )
+        api.add("rate", revision=revision(best))
     api.answers["sweeps"] = SWEEP
-    assert invoke("sweep", "winner", "rate").stdout.splitlines() == [
+    printed = invoke("sweep", "winner", "rate").stdout
+    assert printed.splitlines()[:3] == [
         "# the best of rate: job 000003; its weights: init_from: job/000003/final",
+        "# The file of job 000003; paths are relative to /home/ada/x",
         "name: rate-3",
-        "seed: 3",
     ]
-    api.jobs["000003"]["revision"] = {"job": {"workload": {"kind": "program", "command": ["x"]}}}
+    assert parse_jobs(printed.encode(), FILE).jobs == (best.model_copy(update={"sweep": None}),)
+    assert invoke("show", "--file", "000003").stdout == printed.partition("\n")[2]
+    program = candidate("workload: {kind: program, command: [x]}\n")
+    api.jobs["000003"]["revision"] = revision(program)
     heading, *_ = invoke("sweep", "winner", "rate").stdout.splitlines()
     assert heading == "# the best of rate: job 000003; runner cp 000003:PATH ."  # it has no "final"
     api.answers["sweeps"] = {**SWEEP, "best": None}

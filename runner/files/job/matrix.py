@@ -46,6 +46,8 @@ REPEATED: Final = 10
 T = TypeVar("T")
 
 Combination: TypeAlias = dict[str, MatrixValue]
+ListedValue: TypeAlias = tuple[str, type, object]
+"""Field, type and value."""
 
 
 class SingleValue(contract.Spec):
@@ -111,11 +113,7 @@ def expand_matrix(
     """
     values = yaml.find_node(tree, ("matrix", "values"))
     assert isinstance(values, MappingNode)  # noqa: S101  (the matrix was made from it)
-    nodes = {
-        (field, type(node.value), node.value): node
-        for field, items in values.entries.items()
-        for node in getattr(items, "items", ())
-    }
+    nodes = listed_nodes(values)
     varied = _without(matrix, {each for each in matrix.values if _shown(each) in wrong})
     found = tuple(
         Variant(
@@ -200,7 +198,16 @@ def _shown(name: str) -> str:
     return format_path(("matrix", "values", name))
 
 
-def _arriving(chosen: Combination, nodes: dict[tuple[str, type, object], ScalarNode]) -> Combination:
+def listed_nodes(values: MappingNode) -> dict[ListedValue, ScalarNode]:
+    """Return the values that are listed for fields, each as it is typed."""
+    return {
+        (field, type(node.value), node.value): node
+        for field, items in values.entries.items()
+        for node in getattr(items, "items", ())
+    }
+
+
+def _arriving(chosen: Combination, nodes: Mapping[ListedValue, ScalarNode]) -> Combination:
     """Return a combination as its job gets it: in text fields, numbers are as typed."""
     return {
         field: nodes[field, type(value), value].text

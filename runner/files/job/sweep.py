@@ -16,7 +16,7 @@ from runner.base import yaml
 from runner.base.textfile import Problem
 from runner.base.yaml import MappingNode, ScalarNode
 from runner.core.sweep import SweepTerms
-from runner.files.job.matrix import ONCE, Variant, describe_variation, put_values
+from runner.files.job.matrix import ONCE, Variant, describe_variation, listed_nodes, put_values
 from runner.files.job.queue import MAX_COMBINATIONS, FieldProblem, MatrixValue, VariedField
 from runner.files.validation import format_path, validate_model
 
@@ -215,14 +215,17 @@ def expand_sweep(tree: MappingNode, sweep: Sweep, name: str) -> tuple[Variant, .
     """Return the variants of a sweep; each is named ``name`` and a number."""
     said = yaml.find_node(tree, ("sweep", "parameters"))
     assert isinstance(said, MappingNode)  # noqa: S101  (the sweep was made from it)
+    listed = listed_nodes(said)
+
+    def node(field: str, value: MatrixValue) -> ScalarNode:
+        drawn = ScalarNode(said.entries[field].at, value, str(value))
+        return listed.get((field, type(value), value), drawn)
+
     return tuple(
         Variant(
             put_values(
                 tree,
-                {
-                    field: (ScalarNode(said.entries[field].at, value, str(value)), said.keys[field])
-                    for field, value in chosen.items()
-                },
+                {field: (node(field, value), said.keys[field]) for field, value in chosen.items()},
                 f"{name}-{number}",
             ),
             dict(chosen),

@@ -50,6 +50,21 @@ def test_draws_lie_in_their_ranges_and_the_seed_decides_them() -> None:
     assert found.values[:5] == read(DRAWN.replace("40", "5")).values
 
 
+def test_listed_values_arrive_as_they_are_typed_and_stay_numbers_for_comparison() -> None:
+    sweep = "sweep: {parameters: {environment.V: [1.10, 1e-3, 012]}, metric: loss}\n"
+    program = "workload: {kind: program, command: [a]}\n"
+    found = parse_jobs(f"{program}{sweep}".encode(), Path("rate.yaml"))
+    typed = ["1.10", "1e-3", "012"]
+    assert [job.environment["V"] for job in found.jobs] == typed
+    assert [job.labels["environment.V"] for job in found.jobs] == typed
+    assert [each["environment.V"] for each in found.values] == [1.1, 0.001, 12]
+
+
+def test_a_switch_is_labelled_as_it_is_typed() -> None:
+    found = read("sweep: {parameters: {checkpoint.on_stop: [true, false]}, metric: loss}\n")
+    assert [job.labels["checkpoint.on_stop"] for job in found.jobs] == ["true", "false"]
+
+
 def test_no_candidate_is_drawn_twice_as_long_as_there_are_others() -> None:
     values = read(GRID.replace("metric", "candidates: 6, metric")).values
     assert len(set(map(str, values))) == 6

@@ -1,14 +1,9 @@
 """Files that are written whole: a reader sees the old content or the new, whoever is killed in between."""
 
-import errno
 import os
 from contextlib import suppress
 from pathlib import Path
 from threading import get_ident
-from typing import Final
-
-UNWRITTEN: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
-"""Errors of a write to standard output; these name no file."""
 
 
 def publish(path: Path, content: bytes, mode: int = 0o600, *, durable: bool = False) -> None:

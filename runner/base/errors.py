@@ -12,6 +12,9 @@ from typing import ClassVar, Final
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Errors of a file system or a quota that has no room."""
 
+UNWRITTEN: Final = FULL | {errno.EFBIG, errno.EIO, errno.EBADF}
+"""Errors of a write to standard output; these name no file."""
+
 
 class RunnerError(Exception):
     """An error with a one-line explanation."""

@@ -14,8 +14,7 @@ from typing import Final, NoReturn
 
 import click
 
-from runner.base.durable import UNWRITTEN
-from runner.base.errors import RunnerError, Unavailable, UsageError
+from runner.base.errors import UNWRITTEN, RunnerError, Unavailable, UsageError
 from runner.cli.console import INTERRUPTED, READER_GONE, TERMINAL_GONE, complain, complain_of, discard
 from runner.cli.entry import hear_interrupts
 from runner.cli.parameters import command_summaries

@@ -11,8 +11,8 @@ import signal as signals
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from runner.base.durable import UNWRITTEN, write_whole
-from runner.base.errors import Unavailable
+from runner.base.durable import write_whole
+from runner.base.errors import UNWRITTEN, Unavailable
 from runner.client.autostart import connect
 from runner.client.http import Response, error_of, quote_path, raise_for_error
 from runner.client.websocket import BINARY, Rejected, WebSocket

@@ -65,6 +65,7 @@ CAUSES = {
     NO_VALID_CHECKPOINT: "no_valid_checkpoint",
 }
 HEARTBEAT_S, LOCK_WAIT_S, BAD_KEPT = 0.5, 30.0, 3
+NEARLY_FULL = 1 << 20  # bytes: a write that fails where fewer are free has failed for that
 NOT_CONNECTED = (
     "torch.distributed does not connect the processes, so each resumes, saves and stops by itself;"
     " call init_process_group before attach"
@@ -160,7 +161,10 @@ def attach_states(**states: Any) -> Attempt:
     def save(directory: Path) -> None:
         import torch
 
-        torch.save({name: value.state_dict() for name, value in states.items()}, directory / "state.pt")
+        with (directory / "state.pt").open(
+            "wb"
+        ) as file:  # given a path, torch does not say that the disk is full
+            torch.save({name: value.state_dict() for name, value in states.items()}, file)
 
     def load(directory: Path) -> None:
         import torch
@@ -238,7 +242,11 @@ class Attempt:
     ) -> None:
         """Write the result; out of memory exits with 98, every other exception propagates."""
         if error is None:
-            self.finish()
+            try:
+                self.finish()
+            except Exception as failed:
+                self.__exit__(type(failed), failed, failed.__traceback__)
+                raise
         elif type(error).__name__ == "OutOfMemoryError":
             traceback.print_exception(kind, error, trace)
             self.leave(OUT_OF_MEMORY, str(error))
@@ -365,7 +373,7 @@ class Attempt:
             self.lineage.publish(self.step, write)
             self.reports.known["checkpoint_step"] = self.step
             self._settle(time.monotonic() - self._saved_at)
-        except OSError as error:
+        except Exception as error:
             if self.stopping or not _full(error):
                 raise
             say(f"warning: checkpoint of step {self.step} skipped: {error}; the next save tries again")
@@ -412,7 +420,7 @@ class Attempt:
         """Write the part of this process; if one of them fails, rank 0 raises that."""
         problem: Exception | None = None
         try:
-            write(directory)
+            _write(write, directory)
         except RankLost:
             raise
         except Exception as error:  # noqa: BLE001  (the others wait: they must hear of it before it is raised)
@@ -639,7 +647,7 @@ class Lineage:
         tmp.mkdir()
         with contextlib.ExitStack() as cleanup:
             cleanup.callback(shutil.rmtree, tmp, ignore_errors=True)  # a failed save frees its space
-            write(tmp)
+            _write(write, tmp)
             self._seal(tmp, step)
             _set_aside(place, "superseded" if name else "bad")
             tmp.rename(place)  # after the rename there is nothing to clean up
@@ -877,6 +885,18 @@ def _locked(descriptor: int) -> bool:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def _write(write: Act, directory: Path) -> None:
+    """Call ``write``; what a library raises on a full disk becomes the error of a full disk."""
+    try:
+        write(directory)
+    except RankLost:
+        raise
+    except Exception as error:
+        if not _full(error) and shutil.disk_usage(str(directory)).free < NEARLY_FULL:
+            raise OSError(errno.ENOSPC, f"no space left on the disk: {error}") from error
+        raise
 
 
 def _full(error: BaseException | None) -> bool:

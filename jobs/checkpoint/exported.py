@@ -40,7 +40,8 @@ def export(wanted: Export, workload: object, weights: Mapping[str, Tensor], line
     try:
         if wanted.format == "state_dict":
             named = {name: _whole(tensor) for name, tensor in foreign_names(weights, wanted).items()}
-            torch.save({wanted.entry: named} if wanted.entry else named, tmp / wanted.file)
+            with (tmp / wanted.file).open("wb") as file:  # given a path, torch does not tell a full disk
+                torch.save({wanted.entry: named} if wanted.entry else named, file)
         elif isinstance(workload, SavesPretrained):
             workload.save_pretrained(tmp, weights)
         else:

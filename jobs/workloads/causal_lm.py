@@ -374,7 +374,10 @@ class CausalLanguageModel(TrainedWorkload[CausalLm, Transformer]):
             "eos_token_id": None,
         }
         (directory / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-        torch.save(as_gpt2(plan, weights), directory / "pytorch_model.bin")
+        with (directory / "pytorch_model.bin").open(
+            "wb"
+        ) as file:  # given a path, torch does not tell a full disk
+            torch.save(as_gpt2(plan, weights), file)
 
     def judge(self, sums: Mapping[str, float]) -> Evaluation:
         loss = sums["loss"] / sums["count"]

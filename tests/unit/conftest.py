@@ -2,7 +2,8 @@
 
 import sys
 from collections.abc import Iterator
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import matplotlib.font_manager  # noqa: F401  (asks fc-list for the fonts when nobody of this account has drawn yet)
 import pytest
@@ -26,3 +27,14 @@ def _starts_no_process() -> Iterator[None]:
     assert not _started, (
         f"a unit test started a process ({', '.join(_started)}); see tests/integration/process"
     )
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let whatever is written by torch find no space."""
+    usual = Path.open
+
+    def opened(path: Path, mode: str = "r", *rest: Any, **named: Any) -> Any:
+        return usual(Path("/dev/full") if mode == "wb" else path, mode, *rest, **named)
+
+    monkeypatch.setattr(Path, "open", opened)

@@ -365,6 +365,33 @@ def test_a_full_disk_at_the_last_save_is_told(paths: RunPaths, save: Callable[[P
     assert result(paths).cause is Cause.DISK_FULL
 
 
+def test_a_full_disk_at_the_save_of_the_last_step_is_told(paths: RunPaths) -> None:
+    def whole() -> None:
+        with Attempt(told(paths, save_every_steps=None), disk_full) as job:
+            list(job.steps(1))
+
+    with pytest.raises(OSError, match="No space left"):
+        whole()
+    assert result(paths).cause is Cause.DISK_FULL
+
+
+@pytest.mark.parametrize(("free", "cause"), [(4096, Cause.DISK_FULL), (1 << 30, Cause.EXCEPTION)])
+def test_an_error_of_a_library_is_that_of_a_full_disk_where_none_is_free(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, free: int, cause: Cause
+) -> None:
+    def write(_: Path) -> None:
+        raise RuntimeError("unexpected pos 832 vs 726")
+
+    def whole() -> None:
+        with Attempt(told(paths, save_every_steps=None), write) as job:
+            list(job.steps(1))
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    with pytest.raises((OSError, RuntimeError), match="unexpected pos"):
+        whole()
+    assert result(paths).cause is cause
+
+
 def test_another_error_while_saving_is_not_forgiven(paths: RunPaths) -> None:
     def write(_: Path) -> None:
         raise OSError(errno.EIO, "Input/output error")
@@ -662,6 +689,17 @@ def test_states_of_torch_are_saved_and_loaded_by_their_names(
     assert torch.equal(train(6), whole)
     saved = torch.load(by_hand / "checkpoints/step-00000006/state.pt", weights_only=True)
     assert sorted(saved) == ["model", "optimizer"]
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_states_of_torch_are_skipped_on_a_full_disk_and_the_training_goes_on(
+    by_hand: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = attach.attach_states(model=torch.nn.Linear(100, 100))
+    job.end_step(4)
+    job.save()
+    assert "checkpoint of step 4 skipped" in capsys.readouterr().err
+    assert [path.name for path in (by_hand / "checkpoints").iterdir()] == [".lock"]
 
 
 def test_what_has_no_state_is_refused_by_its_name(by_hand: Path) -> None:

@@ -12,7 +12,7 @@ from jobs.checkpoint.initial import load_initial_weights
 from jobs.contract import ExitCode
 from jobs.contract.plans.base import Export, InitMap
 from jobs.contract.plans.causal_lm import CausalLm
-from jobs.training.failures import InvalidSpec
+from jobs.training.failures import InvalidSpec, is_disk_full
 from jobs.workloads.causal_lm import Transformer
 from tests.unit.jobs.conftest import JobDir
 
@@ -72,6 +72,13 @@ def test_two_tensors_of_one_name_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match="two tensors would be x"):
         export(wanted, None, weights, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_an_export_on_a_full_disk_says_that_it_is_full(tmp_path: Path) -> None:
+    with pytest.raises((OSError, RuntimeError)) as failed:
+        export(Export(format="state_dict"), None, {"a": torch.zeros(10_000)}, tmp_path)
+    assert is_disk_full(failed.value)
 
 
 def test_a_layout_that_the_model_has_not_is_refused_and_nothing_is_written(tmp_path: Path) -> None:

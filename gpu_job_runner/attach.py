@@ -476,7 +476,8 @@ class Attempt:
                 signal.signal(number, self._heed)
 
     def _heed(self, number: int, _: FrameType | None) -> None:
-        if os.getpid() != self._pid:  # a forked loader process: the signal's default action applies
+        forked = os.getpid() != self._pid  # a loader process: its parent ends it after the first Ctrl-C
+        if forked and (number != signal.SIGINT or self.stopping):  # the signal's default action
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         elif number == signal.SIGUSR1:

@@ -529,6 +529,18 @@ def test_the_second_interrupt_from_the_keyboard_is_obeyed_at_once(paths: RunPath
         os.kill(os.getpid(), signal.SIGINT)
 
 
+def test_a_forked_process_outlives_the_first_interrupt_from_the_keyboard_and_no_other_signal(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda _, number: sent.append(number))
+    job = Attempt(told(paths))
+    job._pid = -1  # as a copy in a forked process sees it
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+        job._heed(number, None)
+    assert sent == [signal.SIGTERM, signal.SIGINT]
+
+
 # --- Leaving
 
 

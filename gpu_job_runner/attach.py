@@ -55,9 +55,10 @@ if TYPE_CHECKING:
 
 CONTRACT_VERSION, MANIFEST, FINAL = 1, "manifest.json", "final"
 STOPPED, INVALID_SPEC, DO_NOT_RESTART, NON_FINITE, OUT_OF_MEMORY, NO_VALID_CHECKPOINT = 75, 78, 93, 97, 98, 99
-RANK_LOST = 95
+RANK_LOST, LINEAGE_BUSY = 95, 76
 CAUSES = {
     STOPPED: "stopped",
+    LINEAGE_BUSY: "lineage_busy",
     INVALID_SPEC: "invalid_spec",
     RANK_LOST: "rank_lost",
     NON_FINITE: "non_finite",
@@ -88,6 +89,10 @@ class Invalid(Exception):
 
 class RankLost(RuntimeError):
     """Raised when another process of this attempt is gone or does not answer."""
+
+
+class LineageBusy(RuntimeError):
+    """Raised when another process holds the lock of the lineage, for longer than an ending one does."""
 
 
 class Told(NamedTuple):
@@ -252,6 +257,8 @@ class Attempt:
             self.leave(OUT_OF_MEMORY, str(error))
         elif isinstance(error, RankLost):
             self.leave(RANK_LOST, str(error))
+        elif isinstance(error, LineageBusy):
+            self.leave(LINEAGE_BUSY, str(error))
         elif not isinstance(error, SystemExit):
             self._result("disk_full" if _full(error) else "exception", f"{type(error).__name__}: {error}")
 
@@ -319,7 +326,10 @@ class Attempt:
         The process exits with 99 if checkpoints exist and none is valid; it never starts afresh silently.
         Of several processes that are connected, rank 0 decides the step, and all load it.
         """
-        found, why_not = self._find()
+        try:
+            found, why_not = self._find()
+        except LineageBusy as error:
+            self.leave(LINEAGE_BUSY, str(error))
         self.reports.known.update(resumed_from=found, checkpoint_step=found)
         self.reports.rejected = self.lineage.rejected
         if why_not:
@@ -712,7 +722,7 @@ class Lineage:
         deadline = time.monotonic() + LOCK_WAIT_S
         while not _locked(self._lock):
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{self.directory}: locked by another process; stop that one first")
+                raise LineageBusy(f"{self.directory}: locked by another process; stop that one first")
             threading.Event().wait(0.05)
         for left in [*self.directory.glob(".tmp-*"), *self.directory.glob(".trash-*")]:
             shutil.rmtree(left, ignore_errors=True)
@@ -881,6 +891,9 @@ def _locked(descriptor: int) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):  # a file system without locks
+            raise
     return True
 
 

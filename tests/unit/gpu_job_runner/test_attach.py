@@ -400,15 +400,39 @@ def test_another_error_while_saving_is_not_forgiven(paths: RunPaths) -> None:
         Attempt(told(paths)).save(write)
 
 
-def test_a_lineage_that_another_process_holds_is_left_alone(
-    paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+def restores_only(training: Training) -> None:
+    training.job.restore()
+
+
+def saves_only(training: Training) -> None:
+    with training.job as job:
+        job.end_step(1)
+        job.save()
+
+
+@pytest.mark.parametrize("begin", [Training.go, restores_only, saves_only])
+def test_a_lineage_that_another_process_holds_is_left_alone_with_76(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, begin: Callable[[Training], object]
 ) -> None:
     monkeypatch.setattr(attach, "LOCK_WAIT_S", 0.0)
     paths.lineage_dir.mkdir(parents=True)
     with (paths.lineage_dir / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(RuntimeError, match="locked by another process"):
-            Training(told(paths)).go()
+        with pytest.raises(SystemExit, match=str(ExitCode.LINEAGE_BUSY.value)):
+            begin(Training(told(paths)))
+    assert (result(paths).cause, list(paths.lineage_dir.glob("step-*"))) == (Cause.LINEAGE_BUSY, [])
+    assert "locked by another process; stop that one first" in result(paths).message
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_ends_no_training(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, never_killed: list[float], number: int
+) -> None:
+    def flock(*_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert Training(told(paths)).go() == never_killed
 
 
 def test_the_lock_is_held_by_an_attempt_and_free_when_it_has_ended(paths: RunPaths) -> None:
@@ -638,14 +662,13 @@ def test_a_loader_goes_on_where_the_training_was(paths: RunPaths, killed_at: int
 
 
 def test_the_words_of_the_contract_are_the_same() -> None:
-    codes = {
-        name: getattr(attach, name) for name in ("STOPPED", "INVALID_SPEC", "DO_NOT_RESTART", "NON_FINITE")
-    }
+    names = ("STOPPED", "INVALID_SPEC", "DO_NOT_RESTART", "NON_FINITE", "LINEAGE_BUSY")
+    codes = {name: getattr(attach, name) for name in names}
     assert codes == {name: ExitCode[name] for name in codes}
     assert ExitCode.DEVICE_OUT_OF_MEMORY == attach.OUT_OF_MEMORY
     assert ExitCode.NO_VALID_CHECKPOINT == attach.NO_VALID_CHECKPOINT
     assert (attach.MANIFEST, attach.CONTRACT_VERSION) == (contract.MANIFEST, contract.CONTRACT_VERSION)
-    trainers_own = {Cause.LINEAGE_BUSY, Cause.SUPERSEDED, Cause.REPLICAS_DIFFER}
+    trainers_own = {Cause.SUPERSEDED, Cause.REPLICAS_DIFFER}
     assert {*attach.CAUSES.values(), "completed", "exception", "disk_full"} == {*Cause} - trainers_own
 
 

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from runner.core.job.attempt import StartFrom
+from runner.core.job.model import Job
+from runner.core.job.states import Queued
 from runner.core.ports.store import JobRow, SimilarBy, UsageHistory
 from runner.core.scheduler.snapshot import EstimateSource, JobArray
 
@@ -39,6 +42,8 @@ class ReportedProgress:
     seen_s: float  # when the newest step was reported
     remaining_s: float | None = None  # from then
     stepped: bool = False  # since it was first seen
+    step_s: float = 0.0
+    total: int = 0
 
     def observe(self, at_s: float, step: int, total: int, begun_s: float | None = None) -> float | None:
         """Return for how long the attempt will go on at the rate so far; None if that is unknown.
@@ -61,8 +66,12 @@ class ReportedProgress:
                 self.first_s, self.first_step = begun_s, self.first_step + 1
         if step - self.first_step < LEAST_STEPS or at_s <= self.first_s:
             return None
-        rate = (step - self.first_step) / (at_s - self.first_s)
-        self.remaining_s = max(total - step, 0) / rate
+        self.step_s, self.total = (at_s - self.first_s) / (step - self.first_step), total
+        return self.continue_from(step)
+
+    def continue_from(self, step: int) -> float:
+        """Return for how long the job will go on after a step."""
+        self.remaining_s = max(self.total - step, 0) * self.step_s
         return self.remaining_s
 
 
@@ -88,6 +97,8 @@ class RunTimeEstimates:
             return None
         reported = self._progress.get(row.job.id)
         if reported is not None and reported.remaining_s is not None:
+            if isinstance(row.job.state, Queued) and (step := _next_step(row.job)) is not None:
+                reported.continue_from(step)
             self.sources[row.job.id] = EstimateSource.PROGRESS
             return reported.remaining_s
         kinds = self._kinds[row.job.id] = _kinds(row, sweep)
@@ -101,12 +112,17 @@ class RunTimeEstimates:
         self.sources[row.job.id] = EstimateSource(best[1])
         return max(lasts_s - row.job.history.ran.total_seconds(), MORE * lasts_s, LEAST_S)
 
-    def reported_end_s(self, job_id: str) -> float | None:
-        """Return the end of a job by its own reports, None if its last estimate follows from else."""
+    def reported_end_s(self, job_id: str, started_s: float) -> float | None:
+        """Return the end of a job by its own reports, None if its last estimate follows from else.
+
+        The reports of an earlier attempt tell no end of the one that was launched at ``started_s``.
+        """
         reported = self._progress.get(job_id)
         if self.sources.get(job_id) is not EstimateSource.PROGRESS or reported is None:
             return None
-        return None if reported.remaining_s is None else reported.seen_s + reported.remaining_s
+        if reported.remaining_s is None or reported.started_s != started_s:
+            return None
+        return reported.seen_s + reported.remaining_s
 
     def _look_up(self, kind: _Kind) -> float | None:
         """Return the duration of jobs of a kind, as far as earlier ones tell."""
@@ -154,6 +170,14 @@ class RunTimeEstimates:
             self._jobs[kind].discard(job_id)
             if not self._jobs[kind]:
                 del self._jobs[kind], self._known[kind]
+
+
+def _next_step(job: Job) -> int | None:
+    """Return the step after which the next attempt of a job begins, None if nobody knows."""
+    if job.next_start.source is StartFrom.SCRATCH:
+        return 0
+    number = job.saved if job.next_start.step is None else job.next_start.step
+    return None if number is not None and job.has_versions else number or 0
 
 
 def _kinds(row: JobRow, sweep: JobArray | None) -> tuple[_Kind, ...]:

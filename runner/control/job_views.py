@@ -454,8 +454,9 @@ class JobViews:
         remaining_s = self._estimates.remaining_s(row, sweep) if limit_s is None else limit_s
         if remaining_s is None:
             return None
-        reported_s = self._estimates.reported_end_s(row.job.id) if limit_s is None else None
-        return state.since.timestamp() + shift_s + remaining_s if reported_s is None else reported_s
+        started_s = state.since.timestamp() + shift_s
+        reported_s = None if limit_s is not None else self._estimates.reported_end_s(row.job.id, started_s)
+        return started_s + remaining_s if reported_s is None else reported_s
 
     def _ends_by(self, row: JobRow, state: Allocated) -> EstimateSource | None:
         """Return the source of the estimate of a job's end that was made just now."""

@@ -1,7 +1,7 @@
 """Estimates of the next duration from the latest jobs of a name."""
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from statistics import median
 
@@ -10,7 +10,7 @@ import pytest
 from runner.control.estimates import LEAST_S, SCHEDULE, RunTimeEstimates, rounded
 from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
-from runner.core.job.states import Preparing
+from runner.core.job.states import Preparing, Queued
 from runner.core.policy.history import History
 from runner.core.ports.store import JobRow, SimilarBy
 from runner.core.ports.users import Owner
@@ -181,7 +181,17 @@ def test_the_end_that_a_job_reports_is_counted_from_its_report() -> None:
     learned = RunTimeEstimates(Past())
     facts = {"progress.step": 0, "progress.total": 100}
     learned.observe_progress("1", 100.0, facts, 90.0)
-    assert learned.reported_end_s("1") is None
+    assert learned.reported_end_s("1", 90.0) is None
     learned.observe_progress("1", 150.0, {**facts, "progress.step": 50}, 90.0)
     assert learned.remaining_s(row("1")) == 50.0
-    assert learned.reported_end_s("1") == 200.0
+    assert learned.reported_end_s("1", 90.0) == 200.0
+    assert learned.reported_end_s("1", 190.0) is None, "another attempt is at another step"
+
+
+def test_a_job_whose_versions_are_no_steps_needs_as_long_as_it_has_reported() -> None:
+    learned = RunTimeEstimates(Past())
+    for step in (0, 50):
+        facts: dict[str, object] = {"progress.step": step, "progress.total": 100}
+        learned.observe_progress("1", 100.0 + step, facts, 90.0)
+    job = Job("1", Queued(NOW, "image"), saved=3, has_versions=True)
+    assert learned.remaining_s(replace(row("1"), job=job)) == 50.0

@@ -22,7 +22,7 @@ from runner.control.context import SiteConfig
 from runner.control.messages import Probed
 from runner.control.scheduler import REPLAN_S, Explanation
 from runner.control.switching import STAYS_S
-from runner.core.job.attempt import Start
+from runner.core.job.attempt import Start, StartFrom
 from runner.core.job.events import CancelRequested, Event, HoldRequested, RestartRequested
 from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
@@ -729,7 +729,7 @@ def test_an_old_report_of_a_job_is_no_slow_job(site: Host) -> None:
         site.clock.forward(waited_s)
         probe(30, 4.0 + waited_s)
         [running] = site.daemon.snapshot().running
-        assert running.ends_s == pytest.approx(began_s + 30)
+        assert running.ends_s == pytest.approx(began_s + 30, abs=1)
 
 
 def test_the_reported_end_of_a_job_stays_where_it_is_when_its_owner_ends_another(site: Host) -> None:
@@ -743,6 +743,52 @@ def test_the_reported_end_of_a_job_stays_where_it_is_when_its_owner_ends_another
     site.settle()
     site.daemon.scheduler.jobs.update(site.daemon.scheduler.jobs.tracked_jobs[job_id])
     assert {each.job_id: each.ends_s for each in site.daemon.snapshot().running}[job_id] == ends[job_id]
+
+
+@pytest.mark.parametrize(
+    ("saved", "start", "left"),
+    [
+        (900, Start(), 100),
+        (500, Start(), 500),
+        (None, Start(), 1000),
+        (900, Start(StartFrom.STEP, 200), 800),
+        (900, Start(StartFrom.SCRATCH), 1000),
+    ],
+)
+def test_a_restarted_job_needs_the_steps_from_where_it_begins(
+    site: Host, saved: int | None, start: Start, left: int
+) -> None:
+    job_id = hand_in(site, Wish())
+    site.attempt_service.steps[job_id] = saved
+    _report(site, job_id, step_s=10.0)
+    site.daemon.apply_event(site.row(job_id), RestartRequested(site.clock.now(), "ann", start))
+    site.settle()
+    assert site.row(job_id).job.attempts == 2
+    [running] = site.daemon.snapshot().running
+    assert running.ends_s == pytest.approx(running.started_s + 10.0 * left, abs=1)
+
+
+def test_the_end_of_a_job_that_has_waited_follows_from_its_new_start(site: Host) -> None:
+    job_id = hand_in(site, Wish())
+    site.attempt_service.steps[job_id] = 900
+    _report(site, job_id, step_s=10.0)
+    site.context.end(site.key(job_id), 1)
+    site.settle()
+    busy = [hand_in(site, Wish(owner=BOB)) for _ in range(2)]
+    site.wait(20_000)
+    assert site.state(job_id) == "queued"
+    site.context.end(site.key(busy[0]), 0)
+    site.settle()
+    running = {each.job_id: each for each in site.daemon.snapshot().running}[job_id]
+    assert running.ends_s == pytest.approx(site.clock.now().timestamp() + 1000, abs=1)
+
+
+def _report(site: Host, job_id: str, step_s: float) -> None:
+    """Let a job report 900 of its 1000 steps."""
+    for step in (0, 900):
+        site.clock.forward(step_s * step)
+        facts = {"progress.step": step, "progress.total": 1000}
+        site.daemon.scheduler.jobs.record_probe(Probed(job_id, 1, site.clock.now(), facts))
 
 
 # --- what is remembered -----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sized
 from typing import TYPE_CHECKING, Any, cast
 
 import lightning.pytorch as pl
+from lightning.pytorch.trainer.states import TrainerFn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler
 
 from gpu_job_runner.attach import STOPPED, Attempt, apply_profile, attach
@@ -135,8 +136,11 @@ class Attached(pl.Callback):
             self._save_or_stop(trainer)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Save and stop where a validation within an epoch was due first."""
+        """Report what was logged; save and stop where a validation within an epoch was due first."""
         del pl_module
+        if trainer.state.fn != TrainerFn.FITTING or trainer.sanity_checking:
+            return
+        self.job.reports.numbers(self.job.step, _logged(trainer))
         if not trainer.fit_loop.epoch_loop._num_ready_batches_reached():
             self._save_or_stop(trainer)
 
@@ -158,7 +162,7 @@ class Attached(pl.Callback):
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Report ``completed`` with the logged metrics."""
         del pl_module
-        self.job.finish(metrics={name: float(value) for name, value in trainer.callback_metrics.items()})
+        self.job.finish(metrics=_logged(trainer))
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
@@ -236,6 +240,10 @@ class _Rows(DistributedSampler[Any]):
         for number in range(first, (first // self._batches + 1) * self._batches):
             rows = job.rows(number, self._length, self._size * job.world_size)
             yield from rows[job.rank :: job.world_size]
+
+
+def _logged(trainer: pl.Trainer) -> dict[str, float]:
+    return {name: float(value) for name, value in trainer.callback_metrics.items()}
 
 
 def _loss(outputs: Any) -> dict[str, float]:

@@ -175,9 +175,17 @@ class SweepService:
             values=self._values(terms, job, curves, saved),
             paused=is_paused(state),
             outcome=outcome,
-            final=_value_at(curves, terms.metric, None) if outcome == "succeeded" else None,
+            final=self._final(terms, row, curves) if outcome == "succeeded" else None,
             lineage=job.lineage,
         )
+
+    def _final(self, terms: SweepTerms, row: JobRow, curves: Mapping[str, Curve]) -> float | None:
+        """Return the last value of the metric, which a program may tell in its result only."""
+        if not curves.keys().isdisjoint({terms.metric, f"{terms.metric}{NOT_FINITE}"}):
+            return _value_at(curves, terms.metric, None)
+        directory = self.service.attempt_service.directory(row)
+        result = directory.result(directory.paths(row.job.attempts, row.job.lineage))
+        return None if result is None else result.metrics.get(terms.metric)
 
     def _curves(self, row: JobRow) -> Mapping[str, Curve]:
         """Return the reports of a candidate; all of them if it does not run: one look reads a part."""

@@ -1,3 +1,4 @@
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -99,3 +100,20 @@ def test_an_error_is_told_and_leaves_as_it_came(attempt: Make, train: Train) -> 
     assert directory is not None
     result = Result.model_validate_json((directory / "result.json").read_bytes())
     assert (result.cause, result.message) == ("exception", "LookupError: poisoned")
+
+
+@pytest.mark.parametrize(("rung", "validated"), [(BATCHES, [BATCHES]), (BATCHES - 1, [])])
+def test_a_candidate_pauses_at_its_rung_when_what_is_validated_there_is_reported(
+    attempt: Make, train: Train, rung: int, validated: list[int]
+) -> None:
+    whole, job = train(attempt("whole")), attempt("paused")
+    job.told = job.told._replace(pauses=(rung,))
+    with pytest.raises(SystemExit, match="75"):
+        train(job)
+    assert job.told.attempt_dir is not None
+    rows = [json.loads(line) for line in (job.told.attempt_dir / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if "drawn" in row] == validated
+    assert [row["step"] for row in rows if "loss" in row] == [*range(1, rung + 1)]
+    resumed = attempt("paused")
+    assert torch.equal(train(resumed), whole)
+    assert resumed.reports.known["resumed_from"] == rung

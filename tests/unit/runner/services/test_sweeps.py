@@ -65,6 +65,28 @@ def test_a_value_that_was_decided_by_stays_when_a_long_curve_is_thinned() -> Non
     assert values() == (0.0909091,)
 
 
+@pytest.mark.parametrize(
+    ("reported", "final"),
+    [({}, 0.75), ({"accuracy": curve({5: 5.0})}, 0.5), ({"accuracy not finite": curve({5: 5.0})}, None)],
+    ids=["never", "earlier", "not-finite"],
+)
+def test_a_metric_that_only_the_result_of_a_candidate_has_is_its_final_value(
+    monkeypatch: pytest.MonkeyPatch, reported: dict[str, Curve], final: float | None
+) -> None:
+    monkeypatch.setattr(module, "parse_revision", lambda _text: SimpleNamespace(sweep=None))
+    results = {(2, 1): SimpleNamespace(metrics={"accuracy": 0.75})}
+    directory = SimpleNamespace(paths=lambda *of: of, result=results.get)
+    service: Any = SimpleNamespace(
+        store=SimpleNamespace(noted=lambda _job, _kind: ()),
+        attempt_service=SimpleNamespace(directory=lambda _row: directory),
+    )
+    curves: Any = SimpleNamespace(of_job=lambda _row: CurveSet(reported))
+    state = Finished(datetime(2030, 1, 1, tzinfo=UTC), Outcome.SUCCEEDED, "")
+    job = SimpleNamespace(id="1", state=state, saved=10, lineage=1, attempts=2)
+    row: Any = SimpleNamespace(revision="", job=job)
+    assert SweepService(service, curves).candidate(SweepTerms("accuracy"), row).final == final
+
+
 # --- stop
 
 

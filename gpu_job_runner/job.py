@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 T_co = TypeVar("T_co", covariant=True)
 
-ENDED: Final = frozenset({"finished", "held"})
-"""States that a job leaves only if somebody asks for it."""
-
 LOOK_S: Final = 30.0
 """Seconds that one request waits."""
 
@@ -82,7 +79,7 @@ class Job(Generic[T_co]):
     @property
     def done(self) -> bool:
         """True if the job has ended or is held."""
-        return self.detail()["state"] in ENDED
+        return self._connection.wait(self.id, 0.0)[0]
 
     def detail(self) -> JobDetail:
         """Return everything that ``runner show --json`` prints."""

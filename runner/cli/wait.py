@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 FIRST_LOOK_S: Final = 1.0  # of the first request, so that a job that cannot start is reported soon
 LOOK_S: Final = 30.0  # of each later request
 TIMED_OUT: Final = 124
+OVERTAKEN: Final = "cancelled by its sweep"
+"""The end of a candidate that was not among the best: no failure of a sweep in which another succeeded."""
 
 
 @click.command()
@@ -36,25 +38,32 @@ def wait(jobs: tuple[str, ...], *, sweep: str | None, timeout: float | None, as_
     """Wait until each JOB is finished or held, and exit with its outcome.
 
     With several jobs, the exit code is the first one that is not 0. A job that cannot start at present
-    is waited for; the reason goes to standard error.
+    is waited for; the reason goes to standard error. So is a candidate that its sweep has paused; one that
+    its sweep cancels counts as 0 if another succeeds.
     """
     client = client_for(jobs, sweep)
     deadline = None if timeout is None else time.monotonic() + timeout
     patient = client.following(deadline)
     ids = [job["id"] for job in chosen_jobs(patient, jobs, sweep)]  # all, before waiting for the first
-    codes = [wait_to_the_end(client, job_id, as_json=as_json, deadline=deadline) for job_id in ids]
+    ends = [_tell_end(client, job_id, as_json=as_json, deadline=deadline) for job_id in ids]
+    some = any(job["outcome"] == "succeeded" for _, job in ends)
+    codes = (code for code, job in ends if not (some and job["why"] == OVERTAKEN))
     click.get_current_context().exit(next((code for code in codes if code), 0))
 
 
 def wait_to_the_end(client: Client, ref: str, *, as_json: bool, deadline: float | None = None) -> int:
     """Print the outcome of a job and return its exit code, or 124 if ``deadline`` came first."""
+    return _tell_end(client, ref, as_json=as_json, deadline=deadline)[0]
+
+
+def _tell_end(client: Client, ref: str, *, as_json: bool, deadline: float | None) -> tuple[int, JobDetail]:
     done, job = await_end(client, ref, deadline)
     if as_json:
         say_json(job)
     else:
         say(formatting.end_line(job) if done else f"{formatting.state_line(job)}; still, after --timeout")
         complain_of_failure(client, job)
-    return formatting.exit_code(job) if done else TIMED_OUT
+    return (formatting.exit_code(job) if done else TIMED_OUT), job
 
 
 def await_end(client: Client, ref: str, deadline: float | None) -> tuple[bool, JobDetail]:

@@ -13,7 +13,7 @@ from runner.base.textfile import one_line
 from runner.core.job.describe import ADVISED, SIGNALLED
 from runner.core.job.events import Event
 from runner.core.job.states import State
-from runner.core.sweep import DECIDED
+from runner.core.sweep import DECIDED, PAUSED
 
 VERSION: Final = 1
 """Version of the JSON of a notification; new fields do not change it."""
@@ -88,6 +88,7 @@ class Notification:
         said = {self.kind, self.state, self.outcome}
         said |= {"decision"} if self.kind in DECISIONS else set()
         said |= {"alarm"} if self.kind in ALARMS else set()
+        said -= {"held"} if f"held: {PAUSED}" in self.text else set()  # the daemon goes on by itself
         return frozenset(word for word in said if word is not None)
 
     @property

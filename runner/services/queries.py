@@ -17,6 +17,7 @@ from runner.core.job.exit_cause import NO_MATCH
 from runner.core.job.states import Finished, Held, Running, Stopping
 from runner.core.ports.checkpoints import Verification
 from runner.core.ports.store import AttemptRow, JobRow
+from runner.core.sweep import is_paused
 from runner.files.revision import parse_revision
 from runner.services.context import Caller, NotFound, ServiceContext
 from runner.services.submission import dependencies
@@ -255,4 +256,4 @@ class JobQueries:
     @staticmethod
     def is_settled(row: JobRow) -> bool:
         """Return True if a job has ended or is held: its state does not change by itself any more."""
-        return isinstance(row.job.state, Finished | Held)
+        return isinstance(row.job.state, Finished | Held) and not is_paused(row.job.state)

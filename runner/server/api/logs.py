@@ -11,7 +11,6 @@ from pydantic import BaseModel, Field
 from runner.adapters.host import log_quota
 from runner.agent.ports import RunDirectory
 from runner.base.textfile import whole_characters
-from runner.core.job.states import Finished, Held
 from runner.core.ports.store import AttemptRow, JobRow
 from runner.files.revision import parse_revision
 from runner.server.api.deps import Number
@@ -121,17 +120,18 @@ def read_chunk(service: JobService, job_id: str, query: LogQuery, offset: int) -
             offset,
             LogPart(b"", offset, 0, over, None, over),
         )
+    settled = service.queries.is_settled(row)
     attempts = {a.number: a for a in service.store.attempts(job_id)}
     chosen = attempts.get(attempt or max(attempts, default=0))
-    if chosen is None and attempt == max(attempts, default=0) + 1 and not _settled(row):
+    if chosen is None and attempt == max(attempts, default=0) + 1 and not settled:
         return LogPart(b"", offset, attempt, attempt_ended=False, next_attempt=None, job_ended=False)
     if chosen is None and attempt:
         there = ", ".join(map(str, sorted(attempts))) or "none yet"
         raise NotFound(f"job {job_id}: there is no attempt {attempt}; there are {there}")
     if chosen is None:
-        return LogPart(b"", offset, attempt or 0, _settled(row), None, _settled(row))
+        return LogPart(b"", offset, attempt or 0, settled, None, settled)
     following = chosen.number + 1 if chosen.number + 1 in attempts else None
-    blank = LogPart(b"", offset, chosen.number, chosen.ended_at is not None, following, _settled(row))
+    blank = LogPart(b"", offset, chosen.number, chosen.ended_at is not None, following, settled)
     directory = service.attempt_service.directory(row)
     return _read_file(directory, log_path(directory, row, chosen, query.rank), offset, blank)
 
@@ -168,7 +168,3 @@ def _with(blank: LogPart, content: bytes, next_offset: int, cut: tuple[int, int]
     return LogPart(
         content, next_offset, blank.attempt, ended, blank.next_attempt, blank.job_ended and ended, cut
     )
-
-
-def _settled(row: JobRow) -> bool:
-    return isinstance(row.job.state, Finished | Held)

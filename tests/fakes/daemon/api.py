@@ -231,7 +231,8 @@ class _Exchange(BaseHTTPRequestHandler):
                 self.api.take_turn("wait")
                 job = self.api.find(ref)
                 ends = {"finished", "held", *(("running", "stopping") if "started" in query else ())}
-                self._json({"done": job["state"] in ends, "job": job})
+                is_paused = (job["why"] or "").startswith("paused at step ")
+                self._json({"done": job["state"] in ends and not is_paused, "job": job})
             case "GET", ["jobs", ref, "log"]:
                 self.api.take_turn("log")
                 self._log(self.api.find(ref), query)

@@ -254,6 +254,11 @@ def test_a_job_that_ends_badly_raises_with_its_reason(api: FakeApi) -> None:
     assert told.value.job is job
 
 
+def test_a_candidate_that_its_sweep_has_paused_is_not_done(api: FakeApi) -> None:
+    api.add("rate-1", state="held", why="paused at step 100, until its sweep decides")
+    assert not runner.find("rate-1").done
+
+
 def test_a_wait_for_a_job_that_is_gone_raises_as_other_calls_do(api: FakeApi) -> None:
     api.add("train")
     job = runner.find("train")

@@ -29,6 +29,34 @@ def test_all_jobs_of_a_matrix_are_waited_for(api: FakeApi, invoke: Invoke, which
     assert (result.exit_code, len(result.stdout.splitlines())) == (10, 2)
 
 
+PAUSED = {"state": "held", "why": "paused at step 100, until its sweep decides"}
+
+
+def test_a_candidate_that_its_sweep_has_paused_is_waited_for(api: FakeApi, invoke: Invoke) -> None:
+    api.add("rate-1", **PAUSED)
+    api.happen("wait", lambda: None, ended())
+    result = invoke("wait", "rate")
+    assert (result.exit_code, result.stdout) == (0, "rate-1: succeeded: completed\n")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "why", "code"),
+    [("succeeded", "completed", 0), ("cancelled", "cancelled by its sweep", 11)],
+)
+def test_candidates_that_their_sweep_cancels_are_no_failure_if_another_succeeds(
+    api: FakeApi, invoke: Invoke, outcome: str, why: str, code: int
+) -> None:
+    api.add("rate-1", **ended("cancelled", "cancelled by its sweep"))
+    api.add("rate-2", **ended(outcome, why))
+    assert invoke("wait", "rate").exit_code == code
+
+
+def test_a_candidate_that_a_person_cancels_is_a_failure(api: FakeApi, invoke: Invoke) -> None:
+    api.add("rate-1", **ended("cancelled", "cancelled by ada"))
+    api.add("rate-2", **ended())
+    assert invoke("wait", "rate").exit_code == 11
+
+
 def test_a_name_that_no_job_has_is_told_before_any_is_waited_for(api: FakeApi, invoke: Invoke) -> None:
     api.add("train")
     result = invoke("wait", "--timeout", "1m", "train", "nope")

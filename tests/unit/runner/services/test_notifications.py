@@ -10,9 +10,13 @@ from pathlib import Path
 import pytest
 
 from runner.adapters.sqlite.notifications import SqliteNotificationFeed
+from runner.core.job.describe import describe_decision
 from runner.core.job.events import HoldRequested, ReleaseRequested
+from runner.core.job.model import Job
+from runner.core.job.states import Held
 from runner.core.notification import DECISIONS, EVENTS, FIELDS, NOT_SENT, NOTED, STATES, TOPICS, Notification
 from runner.core.ports.notifications import RetryLater, Undelivered
+from runner.core.sweep import paused_text
 from runner.files.revision import parse_revision
 from runner.files.settings.live import LiveSettings
 from runner.files.settings.notify import NotificationRule
@@ -266,6 +270,14 @@ def test_a_notice_answers_to_its_event_its_state_and_what_they_mean(
     at = post.site.clock.now()
     assert Notification(1, "7", "nightly", "ann", at, kind, "", state, outcome).topics == words
     assert words <= TOPICS
+
+
+def test_a_pause_of_a_candidate_is_no_held_job_that_waits_for_somebody(post: Post) -> None:
+    at = post.site.clock.now()
+    for why, words in ((paused_text(100), set()), ("held by ann", {"held"})):
+        text = f"attempt 1 exited with code 75: {describe_decision(Job('7', Held(at, why)))}"
+        notification = Notification(1, "7", "rate-1", "ann", at, "exited", text, "held")
+        assert notification.topics == {"exited", "decision", *words}
 
 
 def test_the_words_are_those_of_events_and_states() -> None:

@@ -11,8 +11,9 @@ import pytest
 from runner.core.accounting.curve import Curve
 from runner.core.accounting.curve_set import CurveSet
 from runner.core.job.states import Finished, Held, Outcome, Queued, Stopping, StopReason
-from runner.core.sweep import SweepTerms
+from runner.core.sweep import SweepTerms, paused_text
 from runner.services import sweeps as module
+from runner.services.queries import JobQueries
 from runner.services.sweeps import SweepService, _value_at
 from tests.fakes.daemon.service import until
 from tests.fakes.patience import patience
@@ -85,6 +86,12 @@ def test_a_metric_that_only_the_result_of_a_candidate_has_is_its_final_value(
     job = SimpleNamespace(id="1", state=state, saved=10, lineage=1, attempts=2)
     row: Any = SimpleNamespace(revision="", job=job)
     assert SweepService(service, curves).candidate(SweepTerms("accuracy"), row).final == final
+
+
+@pytest.mark.parametrize(("why", "settled"), [(paused_text(100), False), ("held by ada", True)])
+def test_a_candidate_that_is_paused_goes_on_by_itself(why: str, *, settled: bool) -> None:
+    row: Any = SimpleNamespace(job=SimpleNamespace(state=Held(datetime(2030, 1, 1, tzinfo=UTC), why)))
+    assert JobQueries.is_settled(row) is settled
 
 
 # --- stop

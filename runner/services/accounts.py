@@ -6,6 +6,7 @@ from typing import Any, Final
 from runner.core.accounting.account import ENOUGH_S, advise, wall_time
 from runner.core.accounting.curve import Curve
 from runner.core.job.states import Finished
+from runner.core.policy.causes import ExitCause
 from runner.core.ports.store import JobRow
 from runner.files.revision import parse_revision
 from runner.services.context import Caller
@@ -15,6 +16,8 @@ from runner.services.jobs import JobService
 SAVING: Final = "seconds_save"
 """The metric of a result with the time of saves."""
 
+OUT_OF_MEMORY: Final = frozenset({ExitCause.HOST_OOM, ExitCause.SHARED_MEMORY})
+"""Ends of attempts by a peak that may have been between two samples."""
 
 J_PER_WH: Final = 3600
 
@@ -37,9 +40,10 @@ class AccountService:
         memory, cpus = _summary(curves.get(RESIDENT)), _summary(curves.get(CPUS))
         devices = {name: _summary(curve) for name, curve in curves.items() if name.startswith("device ")}
         time = self._time(row)
+        ran_out = any(each.cause in OUT_OF_MEMORY for each in self.service.store.attempts(row.job.id))
         advice = advise(
             asked_bytes,
-            None if memory is None else memory["peak"],
+            None if memory is None or ran_out else memory["peak"],
             resources.cpus,
             None if cpus is None else cpus["peak"],
         )

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -16,9 +17,10 @@ from runner.base.errors import Unavailable
 from runner.base.fair_executor import FairExecutor
 from runner.core.accounting.curve_set import NewNumbers
 from runner.core.notification import ReportedCurve
+from runner.core.ports.disk import DiskCounters, DiskRates
 from runner.server.api import curves
 from runner.services import curves as module
-from runner.services.curves import CurveService
+from runner.services.curves import TRAFFIC, CurveService
 from runner.services.sweeps import _value_at
 from tests.fakes.engine.keyed_executor import AtOnce
 from tests.fakes.patience import patience
@@ -115,6 +117,22 @@ def test_the_account_of_a_program_without_reports_has_its_devices_and_their_ener
     assert used["energy_wh"] == 2.0
     assert used["devices"]["device 0 util"] == {"peak": 40.0, "mean": 40.0}
     assert used["network_sent_per_s"] is None
+
+
+def test_what_is_measured_on_the_host_goes_on_after_a_restart_from_scratch(place: Drawn) -> None:
+    place.submit(GPU_JOB)
+    place.until("running")
+    place.writes(10, 20)
+    context = place.service.daemon.context
+    counters = DiskCounters(0, 0, resident_bytes=9 << 30)
+    context.disk.current = {context.key("1", 1): DiskRates(0.0, 0.0, counters, 3.0)}
+    place.curves.sample()
+    row = place.service.store.following("1", 1)[0]
+    kept = place.curves.of_job(replace(row, job=replace(row.job, lineage=2))).curves
+    assert "loss" in place.curves.of_job(row).curves
+    assert {name for name in kept if name not in TRAFFIC} == {
+        "resident_bytes", "cpus_used", "device 0 util", "device 0 memory",
+    }  # fmt: skip
 
 
 def test_the_history_of_devices_is_kept_and_ends_after_a_day(

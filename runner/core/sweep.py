@@ -12,11 +12,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from runner.base.textfile import quoted
 from runner.core.job.states import Held, State
 
 PAUSED: Final = "paused at step "
 
 OVER: Final = "the sweep is over: "
+
+NAMED: Final = 10
+"""Metrics that a reason names at most."""
 
 DECIDED: Final = "sweep_decided"
 """Kind of the event of a decision about a candidate."""
@@ -57,6 +61,7 @@ class Candidate:
     final: float | None = None
     device_h: float = 0.0
     lineage: int = 1  # a restart at step 0 begins another, with other values
+    reported: frozenset[str] = frozenset()  # names of its metrics so far
 
 
 class CandidateVerb(StrEnum):
@@ -89,7 +94,7 @@ def decide(terms: SweepTerms, candidates: Sequence[Candidate]) -> tuple[Decision
             return tuple(decisions)
         ranked = sorted(there, key=lambda each, at=index: (_cost(terms, each.values[at]), each.number))  # type: ignore[misc]
         if there and all(each.values[index] is None for each in there):
-            return _end(candidates, f"{OVER}step {step}: no candidate has a finite {terms.metric}")
+            return _end(candidates, f"{OVER}step {step}: {_missing(terms.metric, there)}")
         kept = max(1, len(members) // terms.eta)
         for place, each in enumerate(ranked, start=1):
             if each.paused and each.reached == index + 1:
@@ -147,6 +152,17 @@ def _exhausted(terms: SweepTerms, candidates: Sequence[Candidate]) -> str | None
     if terms.budget_h is not None and used >= terms.budget_h:
         return f"sweep.budget: {terms.budget_h:g} h are used"
     return None
+
+
+def _missing(metric: str, candidates: Sequence[Candidate]) -> str:
+    """Return that no candidate has a value of the metric, and the metrics that they have."""
+    fact = f"no candidate has a finite {metric}"
+    reported = sorted(set[str]().union(*(each.reported for each in candidates)))
+    if metric in reported:
+        return fact
+    more = f" and {len(reported) - NAMED} more" if len(reported) > NAMED else ""
+    names = ", ".join(map(quoted, reported[:NAMED])) or "nothing"
+    return f"{fact} so far; they report {names}{more}"
 
 
 def _end(candidates: Sequence[Candidate], why: str) -> tuple[Decision, ...]:

@@ -278,7 +278,7 @@ class CurveService:
     def _read_reports(self, row: JobRow, curves: CurveSet, pieces: int) -> bool:
         """Add what the attempts of the lineage have written since the last look, in so many pieces."""
         if curves.lineage != row.job.lineage:
-            curves.curves = {name: each for name, each in curves.curves.items() if _is_of_host(name)}
+            curves.curves = {name: each for name, each in curves.curves.items() if is_of_host(name)}
             curves.lineage, curves.attempt, curves.offset, curves.has_file = row.job.lineage, 0, 0, False
             curves.ended = 0
         directory, is_new = self.service.attempt_service.directory(row), False
@@ -358,7 +358,7 @@ class CurveService:
             log.warning("curves.cannot_write", key=key, problem=str(error))
 
 
-def _is_of_host(name: str) -> bool:
+def is_of_host(name: str) -> bool:
     """Return True for what is measured of a job on this host, which has no steps and no lineage."""
     return name in {RESIDENT, CPUS, *TRAFFIC} or name.startswith("device ")
 

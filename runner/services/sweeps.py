@@ -36,7 +36,7 @@ from runner.core.sweep import (
 )
 from runner.files.revision import parse_revision
 from runner.services.context import Caller, NotFound
-from runner.services.curves import CurveService
+from runner.services.curves import CurveService, is_of_host
 from runner.services.jobs import JobService
 
 log = structlog.get_logger()
@@ -177,6 +177,7 @@ class SweepService:
             outcome=outcome,
             final=self._final(terms, row, curves) if outcome == "succeeded" else None,
             lineage=job.lineage,
+            reported=frozenset(name for name in curves if not is_of_host(name)),
         )
 
     def _final(self, terms: SweepTerms, row: JobRow, curves: Mapping[str, Curve]) -> float | None:

@@ -127,11 +127,32 @@ def test_a_candidate_that_has_begun_again_is_compared_by_its_new_value() -> None
     assert [decided_values("loss", both, lineage) for lineage in (1, 2, 3)] == [{10: 0.5}, {10: 0.125}, {}]
 
 
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        ({"eval_loss", "a\nb"}, ' so far; they report "a\\nb", "eval_loss"'),
+        ({"loss", "eval_loss"}, ""),
+        (
+            {f"part_{number:02}" for number in range(12)},
+            " so far; they report "
+            + ", ".join(f'"part_{number:02}"' for number in range(10))
+            + " and 2 more",
+        ),
+    ],
+)
+def test_the_end_of_a_sweep_without_a_value_names_what_is_reported(names: set[str], told: str) -> None:
+    [end, _] = decide(TERMS, [at_rung(1, None, reported=frozenset(names)), at_rung(2, None)])
+    assert end.reason == f"the sweep is over: step 10: no candidate has a finite loss{told}"
+
+
 def test_a_sweep_whose_metric_nobody_reports_ends_at_its_first_rung() -> None:
     unknown = [at_rung(number, None) for number in range(1, 4)]
     said_to = decide(TERMS, unknown)
     assert {(each.verb, each.reason) for each in said_to} == {
-        (CandidateVerb.END, "the sweep is over: step 10: no candidate has a finite loss")
+        (
+            CandidateVerb.END,
+            "the sweep is over: step 10: no candidate has a finite loss so far; they report nothing",
+        )
     }
     done = Candidate("1", 1, reached=0, outcome="succeeded")
     [ended] = decide(SweepTerms("loss"), [done, Candidate("2", 2, outcome="failed")]) or [None]

@@ -110,16 +110,22 @@ reads() {
 }
 
 # Set $below to those of $children that are programs of their own, if a process without a handler sleeps until it looks
-# at them again, or reads what they print: from one pipe, or from several at a time.
+# at them again, or reads what they print: from one pipe, or from several at a time.  Set $awake if it does not sleep now.
 # Forked loader processes, and those of Python's multiprocessing, are parts of it.
 find_printers() {
-    case $asleep in *pipe_read* | pipe_wait* | *nanosleep*) several=0 ;; *poll*) several=1 ;; *) return ;; esac
+    case $asleep in
+    *pipe_read* | pipe_wait* | *nanosleep*) several=0 ;;
+    *poll*) several=1 ;;
+    '' | 0) several=now ;;
+    *) return ;;
+    esac
     for child in $children; do
         words=
         [ ! -r "/proc/$child/cmdline" ] || read -r words <"/proc/$child/cmdline"
         case $words in *multiprocessing*) continue ;; esac
-        [ "$several" = 0 ] || reads "$pid" "$child" || continue
-        if has_begun "$child"; then below="$below $child$mark"; fi
+        [ "$several" != 1 ] || reads "$pid" "$child" || continue
+        has_begun "$child" || continue
+        case $several in now) awake=yes ;; *) below="$below $child$mark" ;; esac
     done
 }
 
@@ -148,11 +154,12 @@ has_begun() {
 # Make the three lists for signal $1 and the processes at and below $2; "PID/" is one that a shell attends to.
 # They are not $settled while they have a process that a shell has just forked, which may be about to become a program:
 # that would not know of a signal that came before.  One that is there at the next survey, too, is a part of a script.
+# Nor are they, for some surveys, if nobody listens and a process with children is awake: it may be about to look at them.
 # Nor are they if a signal was queued meanwhile: its trap within this one has spoiled the status of a command.
 survey() {
     number=$1 queued=$runner_queue
     shift
-    listeners='' attended='' others='' settled=yes
+    listeners='' attended='' others='' awake='' settled=yes
     while [ $# -gt 0 ]; do
         pid=${1%/} mark=${1#"${1%/}"}
         shift
@@ -193,6 +200,9 @@ survey() {
         # shellcheck disable=SC2086  words
         set -- $below "$@"
     done
+    case $listeners$awake in
+    yes) [ "$((looks += 1))" -ge 10 ] || settled= ;;
+    esac
     case $runner_queue in "$queued") ;; *) settled= ;; esac
 }
 
@@ -210,7 +220,7 @@ tell() {
 }
 
 deliver() {
-    told=' ' waited=' ' forked=' '
+    told=' ' waited=' ' forked=' ' looks=0
     until has_begun "$2"; do sleep 0.1; done
     if [ "$1" -gt 32 ]; then
         kill "-$1" "$2"
@@ -223,7 +233,7 @@ deliver() {
 
 # Begin a stop of process $1: tell whoever is to hear it first.  Nothing is started for this, which may fail.
 begin_stop() {
-    told=' ' waited=' ' forked=' ' heard=
+    told=' ' waited=' ' forked=' ' looks=0 heard=
     go_on_stopping "$1"
 }
 

@@ -25,6 +25,10 @@ def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
 
 
+def _children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
 def _listens(pid: int) -> bool:
     status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return bool(int(status["SigCgt"], 16) >> (signal.SIGTERM - 1) & 1) and status["Name"] == "python3"
@@ -45,8 +49,7 @@ def test_a_shell_whose_command_has_ended_and_is_not_yet_waited_for_is_no_listene
         argv = ["sh", "-c", SURVEYS, "sh", SIGNALS, str(shell.pid)]
         surveys = ends.enter_context(subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
         ends.callback(surveys.kill)
-        children = Path(f"/proc/{shell.pid}/task/{shell.pid}/children")
-        program = int(until(lambda: children.read_text().split(), "the program starts")[0])
+        program = int(until(lambda: _children(shell.pid), "the program starts")[0])
         until(lambda: _listens(program), "the program listens")
         assert _survey(surveys) == f"{program}: {shell.pid}"
         shell.send_signal(signal.SIGSTOP)
@@ -107,6 +110,47 @@ def test_what_a_shell_has_just_forked_is_told_when_it_has_become_a_program() -> 
         assert shell.stdout.readline() == b"heard\n"
 
 
+LAUNCHER = """\
+import os, subprocess, sys, time
+hear = "import os, signal; signal.signal(15, lambda *_: (os.write(1, b'heard' + bytes([10])), os._exit(0)))"
+program = subprocess.Popen([sys.executable, "-c", hear + "; print('ready', flush=True); signal.pause()"])
+while not os.path.exists(sys.argv[1]):
+    pass
+while program.poll() is None:
+    time.sleep(1000)
+"""
+
+
+def test_a_launcher_that_is_awake_is_looked_at_again_before_it_is_told(tmp_path: Path) -> None:
+    with ExitStack() as ends:
+        launcher = _shell(ends, sys.executable, "-c", LAUNCHER, str(tmp_path / "sleep"))
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline() == b"ready\n"
+        stops = _stops_of(ends, launcher.pid)
+        assert stops.stdout is not None
+        assert stops.stdout.readline().split() == []
+        (tmp_path / "sleep").touch()
+        until(lambda: _state(launcher.pid) == "S", "the launcher sleeps")
+        assert _survey(stops).split() == _children(launcher.pid)
+        assert launcher.stdout.readline() == b"heard\n"
+
+
+def test_a_program_that_stays_awake_beside_another_is_told_itself(tmp_path: Path) -> None:
+    with ExitStack() as ends:
+        deaf = LAUNCHER.replace("signal.signal(15", "signal.signal(10")
+        busy = _shell(ends, sys.executable, "-c", deaf, str(tmp_path / "never"))
+        assert busy.stdout is not None
+        assert busy.stdout.readline() == b"ready\n"
+        ends.callback(os.kill, int(_children(busy.pid)[0]), signal.SIGKILL)
+        stops = _stops_of(ends, busy.pid)
+        assert stops.stdout is not None
+        told = stops.stdout.readline().decode().split()
+        while not told:
+            told = _survey(stops).split()
+        assert told == [str(busy.pid)]
+        assert busy.wait() == -signal.SIGTERM
+
+
 def test_a_part_of_a_script_that_stays_a_shell_is_told_at_the_second_look() -> None:
     with ExitStack() as ends:
         shell = _shell(ends, "sh", "-c", "(trap 'echo heard; exit' TERM; echo ready; read -r _); exit 0")
@@ -115,8 +159,7 @@ def test_a_part_of_a_script_that_stays_a_shell_is_told_at_the_second_look() -> N
         stops = _stops_of(ends, shell.pid)
         assert stops.stdout is not None
         assert stops.stdout.readline().split() == []
-        part = Path(f"/proc/{shell.pid}/task/{shell.pid}/children").read_text().split()
-        assert _survey(stops).split() == part
+        assert _survey(stops).split() == _children(shell.pid)
         assert shell.stdout.readline() == b"heard\n"
 
 

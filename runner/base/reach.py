@@ -4,18 +4,19 @@ import sys
 from pathlib import Path
 from typing import Final
 
-CLOSED_TO_OTHERS: Final = 0o011
-"""Neither the group nor others may pass a directory without one of these bits."""
+GROUP_MAY_PASS: Final = 0o010
+OTHERS_MAY_PASS: Final = 0o001
 
 
 def closed_to_users(path: Path) -> Path | None:
-    """Return the directory on the way to a path that its owner alone may pass; None: there is none."""
+    """Return the directory on the way to a path that its owner or root's group alone may pass; None: none."""
     for each in (path, *path.parents):
         try:
-            mode = each.stat().st_mode
+            found = each.stat()
         except OSError:  # it is made later
             continue
-        if not mode & CLOSED_TO_OTHERS:
+        for_group = GROUP_MAY_PASS if found.st_gid else 0  # the group of root has no users
+        if not found.st_mode & (OTHERS_MAY_PASS | for_group):
             return each
     return None
 

@@ -1,5 +1,6 @@
 """Reach of a file by other users."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -37,3 +38,18 @@ def test_the_interpreter_behind_the_links_of_an_environment_counts(
     monkeypatch.setattr(sys, "executable", "/usr/bin/env")
     monkeypatch.setattr(reach, "__file__", str(home / "checkout/runner/base/reach.py"))
     assert closed_installation() == home
+
+
+def test_the_group_of_root_lets_no_user_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "opt"
+    place.mkdir()
+    stat = Path.stat
+
+    def of_group(gid: int) -> None:
+        entry = os.stat_result((0o040750, 0, 0, 2, 0, gid, 0, 0, 0, 0))
+        monkeypatch.setattr(Path, "stat", lambda path: entry if path == place else stat(Path("/")))
+
+    of_group(0)
+    assert closed_to_users(place) == place
+    of_group(1234)
+    assert closed_to_users(place) is None

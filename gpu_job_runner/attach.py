@@ -166,9 +166,8 @@ def attach_states(**states: Any) -> Attempt:
     def save(directory: Path) -> None:
         import torch
 
-        with (directory / "state.pt").open(
-            "wb"
-        ) as file:  # given a path, torch does not say that the disk is full
+        # Given a path, torch does not say that the disk is full.
+        with (directory / "state.pt").open("wb") as file:
             torch.save({name: value.state_dict() for name, value in states.items()}, file)
 
     def load(directory: Path) -> None:

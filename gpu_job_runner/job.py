@@ -150,6 +150,8 @@ class Job(Generic[T_co]):
                 attempt, offset = piece.next_attempt, 0
             elif piece.job_ended:
                 return
+            elif piece.attempt_ended:  # which is answered at once: the next one is to be waited for
+                client.wait_for_start(self.id, LOOK_S)
 
     def metrics(self) -> dict[str, list[tuple[int | None, float]]]:
         """Return the curves that the job has reported: by name its points (step, value)."""

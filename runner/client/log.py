@@ -61,6 +61,8 @@ class LogReader:
             self.is_over = True
         else:
             self._has_all = False
+            if piece.attempt_ended:  # which is answered at once: the next one is to be waited for
+                self._client.wait_for_start(self._ref, wait_s)
         return piece
 
 

@@ -311,6 +311,17 @@ def test_the_log_is_read_whole_and_followed_over_attempts(api: FakeApi) -> None:
     assert "".join(found.follow()) == "eins\nzwei ü\n"
 
 
+def test_who_follows_a_job_waits_for_its_next_attempt_and_does_not_ask_all_the_time(api: FakeApi) -> None:
+    one = an_attempt(1, ended_at=AT)
+    job = api.add("train", attempts=[one], state="queued")
+    api.logs[job["id"], 1] = b"one"
+    api.happen("wait", {"state": "running"}, {"state": "queued"}, lambda: None)
+    api.happen("log", *[lambda: None] * 3, {**ended(), "attempts": [one]})
+    assert "".join(runner.find("train").follow()) == "one"
+    asked = [path.partition("?")[0].rpartition("/")[2] for _, path, _ in api.asked]
+    assert asked[-5:] == ["log", "wait", "log", "wait", "log"]
+
+
 def test_every_name_that_is_promised_can_be_had() -> None:
     assert {name: getattr(runner, name) for name in runner.__all__}.keys() <= {*dir(runner)}
     with pytest.raises(AttributeError, match="no attribute 'sumbit'"):

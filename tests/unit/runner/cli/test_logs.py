@@ -185,6 +185,18 @@ def test_what_a_job_waits_for_between_two_attempts_is_said_once_on_stderr(
     ]
 
 
+def test_the_next_attempt_is_waited_for_and_not_asked_for_all_the_time(api: FakeApi, invoke: Invoke) -> None:
+    one = an_attempt(1, ended_at="x")
+    job = api.add("train", attempts=[one], state="queued")
+    api.logs[job["id"], 1] = b"first\n"
+    api.happen("log", *[lambda: None] * 5, {**ended(), "attempts": [one]})
+    assert invoke("logs", "-f", "train").stdout == "first\n"
+    asked = [path for _, path, _ in api.asked]
+    polls = [number for number, path in enumerate(asked) if "/log?" in path][2:-1]
+    assert polls
+    assert all("/wait?" in asked[number + 1] for number in polls)
+
+
 def test_following_ends_when_a_person_is_needed_and_says_so(api: FakeApi, invoke: Invoke) -> None:
     job = api.add("train", attempts=[an_attempt(1, ended_at="x")], state="held")
     api.logs[job["id"], 1] = b"first\n"

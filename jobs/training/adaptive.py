@@ -98,12 +98,14 @@ class RateReduction:
     def state(self) -> dict[str, Any]:
         known = vars(self._scheduler) if self._scheduler else self._loaded
         moving = {name: known[name] for name in _MOVING if name in known}
-        return {**moving, "lr": float(self._optimizer.param_groups[0]["lr"])}
+        return {**moving, "lr": float(self._optimizer.param_groups[0]["lr"]), "peak": self._peak}
 
     def load(self, state: dict[str, Any]) -> None:
         self._loaded = {name: state[name] for name in _MOVING if name in state}
         self._scheduler = None
-        self._optimizer.param_groups[0]["lr"] = state["lr"]
+        peak = state.get("peak", self._peak)
+        rate = state["lr"] if peak == self._peak else state["lr"] / peak * self._peak
+        self._optimizer.param_groups[0]["lr"] = rate
 
 
 class Adaptation:

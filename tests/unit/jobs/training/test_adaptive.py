@@ -158,6 +158,22 @@ def test_the_rate_is_that_of_pytorch_with_a_constant_schedule(plan: dict[str, An
         assert ours.factor * 0.1 == pytest.approx(theirs.param_groups[0]["lr"], rel=1e-12)
 
 
+def test_a_changed_learning_rate_is_reduced_as_the_one_before_it() -> None:
+    before, after = (RateReduction(Plateau(patience=0, factor=0.5), rate) for rate in (1e-3, 1e-4))
+    for value in (1.0, 1.0, 1.0):
+        before.observe(found(value), ALONE)
+    after.load(before.state())
+    assert before.factor == 0.25
+    assert after.factor == pytest.approx(0.25)
+
+
+def test_a_plateau_of_a_checkpoint_without_its_peak_keeps_its_rate() -> None:
+    """A checkpoint that was written before the peak was part of the state."""
+    now = RateReduction(Plateau(), 0.1)
+    now.load({"lr": 0.1 * 0.3, "best": 2.0})
+    assert now.state() == {"lr": 0.1 * 0.3, "best": 2.0, "peak": 0.1}
+
+
 def test_a_plateau_lowers_the_rate_that_the_next_step_uses(
     job: JobDir, scores: Score, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -26,8 +26,14 @@ class StopCriterion:
 
     def __init__(self, plan: EarlyStopping) -> None:
         self._plan = plan
+        self._rule = [plan.metric, plan.better, plan.min_delta, plan.after_steps]
         self._best: float | None = None
         self._bad = 0
+
+    @property
+    def is_met(self) -> bool:
+        """Return True if there were as many evaluations without an improvement as are tolerated."""
+        return self._bad >= self._plan.patience
 
     def observe(self, found: Evaluation, step: int, ranks: Ranks) -> str | None:
         """Return the reason why training ends, None if it goes on."""
@@ -40,17 +46,19 @@ class StopCriterion:
         if step < self._plan.after_steps:
             return None
         self._bad += 1
-        if self._bad < self._plan.patience:
+        if not self.is_met:
             return None
         evaluations = "1 evaluation" if self._bad == 1 else f"{self._bad} evaluations"
         best = "was never finite" if self._best is None else f"has been no better than {self._best:.6g}"
         return f"{name} {best} for {evaluations}"
 
     def state(self) -> dict[str, Any]:
-        return {"best": self._best, "bad": self._bad}
+        return {"best": self._best, "bad": self._bad, "rule": self._rule}
 
     def load(self, state: dict[str, Any]) -> None:
-        self._best, self._bad = state["best"], state["bad"]
+        """Take over what was counted; if something else was, the count begins anew."""
+        if state.get("rule", self._rule) == self._rule:
+            self._best, self._bad = state["best"], state["bad"]
 
 
 class RateReduction:
@@ -59,6 +67,7 @@ class RateReduction:
     def __init__(self, plan: Plateau, learning_rate: float) -> None:
         self._plan = plan
         self._peak = learning_rate
+        self._watched = [plan.metric, plan.better]
         self._optimizer = BareOptimizer([torch.zeros(1)], {"lr": learning_rate})
         self._scheduler: ReduceLROnPlateau | None = None
         self._loaded: dict[str, Any] = {}
@@ -98,10 +107,13 @@ class RateReduction:
     def state(self) -> dict[str, Any]:
         known = vars(self._scheduler) if self._scheduler else self._loaded
         moving = {name: known[name] for name in _MOVING if name in known}
-        return {**moving, "lr": float(self._optimizer.param_groups[0]["lr"]), "peak": self._peak}
+        rate = float(self._optimizer.param_groups[0]["lr"])
+        return {**moving, "lr": rate, "peak": self._peak, "watched": self._watched}
 
     def load(self, state: dict[str, Any]) -> None:
-        self._loaded = {name: state[name] for name in _MOVING if name in state}
+        """Take over the reductions, and what was counted; if another metric was, the count begins anew."""
+        same = state.get("watched", self._watched) == self._watched
+        self._loaded = {name: state[name] for name in _MOVING if same and name in state}
         self._scheduler = None
         peak = state.get("peak", self._peak)
         rate = state["lr"] if peak == self._peak else state["lr"] / peak * self._peak
@@ -144,7 +156,7 @@ class Adaptation:
         for name, part in (("early_stopping", self._stop), ("lr_plateau", self._rate)):
             if part is not None and name in state:
                 part.load(state[name])
-        self.stopped = state.get("stopped") if self._stop is not None else None
+        self.stopped = state.get("stopped") if self._stop is not None and self._stop.is_met else None
 
 
 def check_metrics(plan: TrainingPlan, found: Evaluation) -> None:

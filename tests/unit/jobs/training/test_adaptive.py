@@ -122,6 +122,38 @@ def test_a_training_that_was_killed_where_it_stopped_stops_there_again(
     assert job.run_weights(1) == job.run_weights(2)
 
 
+@pytest.mark.parametrize(
+    ("change", "goes_on"),
+    [
+        ({}, False),
+        ({"patience": 1}, False),
+        ({"patience": 3}, True),
+        ({"min_delta": 0.5}, True),
+        ({"after_steps": 9}, True),
+        ({"metric": "other", "better": "higher"}, True),
+    ],
+)
+def test_a_training_that_stopped_early_goes_on_if_the_changed_rule_does_not_stop_it(
+    change: dict[str, Any], *, goes_on: bool
+) -> None:
+    before, after = (
+        Adaptation(CausalLm(data="x", early_stopping=EarlyStopping(**{"patience": 2, **more})))
+        for more in ({}, change)
+    )
+    for step in (1, 2, 3):
+        before.observe(found(2.0), step, ALONE)
+    after.load(before.state())
+    assert before.stopped
+    assert after.stopped == (None if goes_on else before.stopped)
+
+
+def test_a_stop_that_a_checkpoint_without_its_rule_holds_remains() -> None:
+    """A checkpoint that was written before the rule was part of the state."""
+    now = Adaptation(CausalLm(data="x", early_stopping=EarlyStopping(patience=2)))
+    now.load({"early_stopping": {"best": 2.0, "bad": 2}, "stopped": "why"})
+    assert now.stopped == "why"
+
+
 def test_a_model_that_was_finished_otherwise_has_no_such_reason(job: JobDir) -> None:
     job.train()
     assert "stopped_early" not in dump(verify(job.lineage() / "final"))
@@ -171,7 +203,19 @@ def test_a_plateau_of_a_checkpoint_without_its_peak_keeps_its_rate() -> None:
     """A checkpoint that was written before the peak was part of the state."""
     now = RateReduction(Plateau(), 0.1)
     now.load({"lr": 0.1 * 0.3, "best": 2.0})
-    assert now.state() == {"lr": 0.1 * 0.3, "best": 2.0, "peak": 0.1}
+    assert now.state() == {"lr": 0.1 * 0.3, "best": 2.0, "peak": 0.1, "watched": [None, "auto"]}
+
+
+def test_a_plateau_of_another_metric_is_no_plateau_of_this_one() -> None:
+    before, after = (
+        RateReduction(Plateau(patience=0, factor=0.5, metric=metric, better="lower"), 0.1)
+        for metric in ("score", "other")
+    )
+    for value in (2.0, 2.0):
+        before.observe(found(value), ALONE)
+    after.load(before.state())
+    assert after.observe(found(-3.0), ALONE) is None
+    assert after.factor == 0.5
 
 
 def test_a_plateau_lowers_the_rate_that_the_next_step_uses(

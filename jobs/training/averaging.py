@@ -72,10 +72,11 @@ class Averaging:
             return {}
         return {"count": int(self._mean.n_averaged), "model": dict(self._mean.module.state_dict())}
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Take over the mean of a checkpoint; without one, averaging has not begun."""
+    def load(self, state: Mapping[str, Any], step: int) -> None:
+        """Take over the mean of a checkpoint; without one, or before its first step, there is none."""
         self._mean = None
-        if state and (self._plan.swa or self._plan.ema):
+        wanted = self._plan.swa or self._plan.ema
+        if state and wanted is not None and step >= first_step(self._plan, wanted):
             mean = self._made()
             mean.module.load_state_dict(state["model"])
             mean.n_averaged.fill_(state["count"])

@@ -556,7 +556,7 @@ class Training:
             self._begin_scaler(state["scaler"])
         self.best, self.evaluated = state.get("best"), state.get("evaluated")
         self.adaptation.load(state.get("adaptation", {}))
-        self.averaging.load(state.get("averaged", {}))
+        self.averaging.load(state.get("averaged", {}), state["step"])
         rows = state.get("micro_batch", self.micro_batch)
         if state.get("halved") and rows < self.micro_batch:
             self.micro_batch, self._halved = rows, True

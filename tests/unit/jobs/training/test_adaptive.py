@@ -260,6 +260,23 @@ def test_the_mean_is_that_of_pytorch() -> None:
     assert all(torch.equal(model.state_dict()[name], before[name]) for name in before)
 
 
+@pytest.mark.parametrize(("steps", "active"), [(12, True), (20, True), (40, False)])
+@pytest.mark.parametrize(
+    "kind", [{"swa": WeightAveraging(start=0.5, average_every=1)}, {"ema": MovingAverage(start=0.5)}]
+)
+def test_a_mean_from_before_averaging_begins_is_none(
+    kind: dict[str, Any], steps: int, *, active: bool
+) -> None:
+    """A training of 12 steps was extended at its tenth."""
+    model = torch.nn.Linear(2, 2)
+    before, after = (Averaging(CausalLm(data="x", steps=total, **kind), model) for total in (12, steps))
+    for step in range(1, 11):
+        before.stepped(step)
+    after.load(before.state(), 10)
+    assert before.is_active
+    assert after.is_active == active
+
+
 def test_a_moving_average_is_that_of_pytorch() -> None:
     model = torch.nn.Linear(2, 2)
     plan = CausalLm(data="x", steps=6, ema=MovingAverage(decay=0.75, start=0.5))
@@ -296,6 +313,14 @@ def test_what_is_published_and_evaluated_is_the_mean(job: JobDir) -> None:
     assert state["averaged"]["count"] == 5
     assert all(torch.equal(final[name], mean[name]) for name in final)
     assert not all(torch.equal(final[name], last[name]) for name in final)
+
+
+def test_an_extended_training_averages_only_from_its_own_start_on(job: JobDir) -> None:
+    assert job.train(workload=SWA) == 0
+    assert lineage.load(job.lineage() / "step-00000008")["averaged"]["count"] == 5
+    assert job.train(workload={**SWA, "steps": 20}) == 0
+    assert job.result().resumed_from == 8
+    assert lineage.load(job.lineage() / "step-00000020")["averaged"]["count"] == 11
 
 
 # --- All of them

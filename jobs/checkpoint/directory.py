@@ -18,14 +18,13 @@ is determined from the list of names.
 import errno
 import fcntl
 import os
-import pickle
 import secrets
 import shutil
 import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -47,6 +46,7 @@ from jobs.contract import (
     file_sha256,
 )
 from jobs.training.failures import (
+    UNLOADABLE,
     DiskFull,
     InvalidSpec,
     LineageBusy,
@@ -85,16 +85,6 @@ BAD_KEPT = 3
 
 SPARE = 1.2
 """The required free disk space, as a multiple of the size of the tensors."""
-
-_UNLOADABLE = (
-    RuntimeError,
-    pickle.UnpicklingError,
-    EOFError,
-    LookupError,
-    ValueError,
-    TypeError,
-    AttributeError,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,8 +252,8 @@ def load(directory: Path, file: str = STATE) -> Plain:
         return torch.load(directory / file, map_location="cpu", weights_only=True)
     except OSError as error:
         raise CheckpointInvalid(f"{file}: {error.strerror}") from error
-    except _UNLOADABLE as error:
-        first_line = f"{error}\n".splitlines()[0][:200]
+    except UNLOADABLE as error:
+        first_line = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise CheckpointInvalid(f"{file}: cannot be loaded: {first_line}") from error
 
 
@@ -276,8 +266,8 @@ def load_foreign(path: Path) -> Plain:
         CheckpointInvalid: The file cannot be loaded.
     """
     with ExitStack() as stack:
-        if zipfile.is_zipfile(path):
-            foreign = get_unsafe_globals_in_checkpoint(path)
+        with suppress(*UNLOADABLE):  # ``load`` says it
+            foreign = get_unsafe_globals_in_checkpoint(path) if zipfile.is_zipfile(path) else ()
             stand_ins = [(type("StandIn", (_StandIn,), {}), name) for name in foreign]
             stack.enter_context(safe_globals(stand_ins))
         return load(path.parent, path.name)

@@ -5,6 +5,11 @@ Any other exception is a defect and gets a traceback.
 """
 
 import errno
+import pickle
+import struct
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -12,6 +17,23 @@ from jobs.contract import Cause, ExitCode, Rejected
 
 UNEXPECTED = 1
 """Exit status of every failure that has no code of its own in the contract."""
+
+UNLOADABLE = (
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    pickle.UnpicklingError,
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""Errors of torch, numpy and gzip, beside ``OSError``, for a file that is damaged or of another format."""
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 

@@ -2,8 +2,10 @@
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -184,6 +186,31 @@ def test_a_file_that_gives_no_weights_is_refused_in_one_line(
     with pytest.raises(InvalidSpec, match=re.escape(f"workload.init_from: a.pt: {fact}")):
         load_initial_weights(tmp_path / "a.pt", "a.pt", nn.Linear(2, 3), names=names)
     assert capfd.readouterr().out == ""  # weights are read, and nothing in the file is run
+
+
+def damaged(place: Path) -> None:
+    torch.save({"a": torch.ones(2)}, place)
+    place.write_bytes(place.read_bytes().replace(b"\x80\x02}q", b"\x80\x02\xff\xff", 1))
+
+
+ODD_FILES: dict[str, Callable[[Path], object]] = {
+    "npz": lambda place: np.savez(place.with_suffix(".npz"), a=np.ones(2)),
+    "torchscript": lambda place: torch.jit.script(nn.Linear(2, 3)).save(place),
+    "damaged": damaged,
+    "empty": lambda place: place.touch(),
+}
+
+
+@pytest.mark.parametrize("kind", ODD_FILES)
+@pytest.mark.filterwarnings("ignore:`torch.jit", "ignore:.*TorchScript")
+def test_a_file_that_is_no_torch_save_is_refused_in_one_line(tmp_path: Path, kind: str) -> None:
+    ODD_FILES[kind](tmp_path / "a.pt")
+    (place,) = tmp_path.iterdir()
+    with pytest.raises(
+        InvalidSpec, match=r"^workload\.init_from: mine: a\.\w+: cannot be loaded: ."
+    ) as found:
+        load_initial_weights(place, "mine", nn.Linear(2, 3))
+    assert "\n" not in str(found.value)
 
 
 def test_a_training_begins_with_a_file(

@@ -21,6 +21,7 @@ import csv
 import gzip
 import json
 import math
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -393,7 +394,7 @@ def read_candles(path: Path) -> Candles:
     try:
         rows = _parquet_rows(path) if path.suffix == ".parquet" else _csv_rows(path)
         found = [(number, _checked(path, number, row)) for number, row in rows]
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error) as error:
         raise InvalidSpec(f"data: {path}: {' '.join(str(error).split())}; give a readable table") from error
     if not found:
         raise InvalidSpec(f"data: {path}: no candles; a table has a row for each")

@@ -8,7 +8,6 @@ all processes share.  All sequences are checked once when a training begins.
 # ruff: noqa: N815 - tensors carry their shape: N frames, S sites, J joints
 
 import hashlib
-import pickle
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from jobs.contract.plans.base import Clean
 from jobs.data.cleaning import Cleaner, held
 from jobs.data.sequences import Recording
 from jobs.data.skeleton import JOINTS, from_axis_angles, from_quaternions
-from jobs.training.failures import InvalidSpec
+from jobs.training.failures import UNLOADABLE, InvalidSpec
 from jobs.training.lru import LruCache
 
 REQUIRED: Final = ("acc", "ori", "pose", "tran")
@@ -39,8 +38,6 @@ SKEW: Final = 0.01
 """Most deviation of a column of a rotation from length one and from the others' right angle."""
 
 Contents: TypeAlias = Mapping[str, Sequence[Any]]
-
-_UNREADABLE: Final = (OSError, ValueError, EOFError, RuntimeError, pickle.UnpicklingError, zipfile.BadZipFile)
 
 _SHAPES: Final[Mapping[str, tuple[tuple[int | str, ...], ...]]] = {
     "acc": (("frames", "sites", 3),),
@@ -166,7 +163,7 @@ def _open(path: Path) -> Contents:
     try:
         mapped = zipfile.is_zipfile(path)
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    except _UNREADABLE as error:
+    except (OSError, *UNLOADABLE) as error:
         why = str(error).strip().split("\n", 1)[0] or type(error).__name__
         raise InvalidSpec(
             f"data: {path}: cannot be read as .pt: {why}; is it cut off, or does it hold more than tensors?"
@@ -244,8 +241,9 @@ def _tensor(path: Path, key: str, number: int, value: object, cleaner: Cleaner) 
     where = f"data: {path}[{key!r}][{number}]"
     if not isinstance(value, Tensor):
         raise InvalidSpec(f"{where}: a {type(value).__name__}; it must be a tensor; remove the sequence")
-    if value.is_complex():
-        raise InvalidSpec(f"{where}: type {value.dtype}; it must hold real numbers")
+    if value.is_complex() or value.layout != torch.strided:
+        kind = value.dtype if value.is_complex() else value.layout
+        raise InvalidSpec(f"{where}: type {kind}; it must hold real numbers")
     shapes = _SHAPES[key]
     if not any(_has_shape(value, shape) for shape in shapes):
         wanted = " or ".join("(" + ", ".join(map(str, shape)) + ")" for shape in shapes)

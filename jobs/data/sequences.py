@@ -8,9 +8,6 @@ first step, and a checkpoint can record which data it was trained on.
 
 import csv
 import hashlib
-import pickle
-import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,22 +17,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from jobs.training.failures import InvalidSpec
+from jobs.training.failures import UNLOADABLE, InvalidSpec
 
 Samples: TypeAlias = NDArray[np.float32]
 
 SUFFIXES: Final = (".npy", ".npz", ".pt")
-
-_UNREADABLE: Final = (
-    OSError,
-    ValueError,
-    EOFError,
-    RuntimeError,
-    zipfile.BadZipFile,
-    zlib.error,
-    pickle.UnpicklingError,
-)
-"""Errors of numpy and torch for files that are cut off, of another format, or hold objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +78,7 @@ def read(recording: Recording, columns: tuple[int, ...]) -> Samples:
         InvalidSpec: the recording has changed since the survey.
     """
     arrays = _arrays(recording.path, recording.key)
-    samples_TC = _checked(arrays[recording.key], recording.name, columns)
+    samples_TC = _checked(arrays.get(recording.key), recording.name, columns)
     if len(samples_TC) != recording.samples:
         raise InvalidSpec(
             f"data: {recording.name}: {len(samples_TC)} samples where there were {recording.samples}"
@@ -147,17 +133,18 @@ def _arrays(path: Path, only: str | None = None) -> Mapping[str | None, Any]:
     try:
         with path.open("rb") as file:  # numpy does not close a file that it opened and failed to read
             return _parsed(file, path, only)
-    except _UNREADABLE as error:
+    except (OSError, *UNLOADABLE) as error:
         why = str(error).strip().split("\n", 1)[0] or type(error).__name__
         raise InvalidSpec(f"data: {path}: cannot be read as {path.suffix}: {why}; is it cut off?") from error
 
 
 def _parsed(file: BinaryIO, path: Path, only: str | None) -> Mapping[str | None, Any]:
     match path.suffix:
-        case ".npy":
-            return {None: np.load(file, allow_pickle=False)}
-        case ".npz":
-            with np.load(file, allow_pickle=False) as archive:
+        case ".npy" | ".npz":
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return {None: loaded}
+            with loaded as archive:
                 return {key: archive[key] for key in ([only] if only else archive.files)}
         case _:
             return _tensors(torch.load(file, map_location="cpu", weights_only=True), path)
@@ -184,8 +171,14 @@ def _tensors(loaded: object, path: Path) -> Mapping[str | None, Any]:
 
 def _checked(raw: Any, name: str, columns: tuple[int, ...]) -> Samples:  # noqa: ANN401 - an array or a tensor
     """Return the chosen columns as float32, after checking every value."""
-    if isinstance(raw, torch.Tensor):
-        raw = raw.detach().to(torch.float32).numpy() if raw.is_floating_point() else raw.detach().numpy()
+    try:
+        if isinstance(raw, torch.Tensor):
+            raw = raw.detach().to(torch.float32).numpy() if raw.is_floating_point() else raw.detach().numpy()
+    except (RuntimeError, TypeError) as error:
+        fact = str(error).split("\n", 1)[0]
+        raise InvalidSpec(f"data: {name}: {fact}; a recording is a dense tensor of real numbers") from error
+    if not isinstance(raw, np.ndarray):
+        raise InvalidSpec(f"data: {name}: no array; every recording is one")
     if raw.dtype.kind not in "fiu":
         raise InvalidSpec(f"data: {name}: type {raw.dtype}; a recording holds real numbers")
     if raw.ndim != 2:

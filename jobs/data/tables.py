@@ -19,6 +19,7 @@ a table, which is what ``conversion: each_use`` does for every use.
 import csv
 import gzip
 import io
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -126,7 +127,7 @@ def _read(path: Path, first: int, count: int | None, choose: _Choose) -> _Table:
     read = _parquet if path.suffix == ".parquet" else _csv
     try:
         table = read(path, first, count, choose)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         fact = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise InvalidSpec(f"data: {path}: {fact}; give a readable table, written to its end") from error
     _check_dates(table)

@@ -228,6 +228,13 @@ def test_a_packed_table_and_parquet_hold_the_same_candles(tmp_path: Path) -> Non
     assert all((one.values_NF == tables[0].values_NF).all() for one in tables)
 
 
+def test_a_packed_table_of_candles_that_is_damaged_is_refused(tmp_path: Path) -> None:
+    packed, whole = tmp_path / "1m.csv.gz", gzip.compress(minute_candles(2).encode())
+    packed.write_bytes(whole[:10] + b"\xff" + whole[11:])
+    with pytest.raises(InvalidSpec, match=r"1m\.csv\.gz: Error -3 .*; give a readable table"):
+        read_candles(packed)
+
+
 def state(name: str, value: object) -> Change:
     return lambda content: content["market_state"].update({name: value})
 

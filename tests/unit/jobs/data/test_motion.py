@@ -1,6 +1,7 @@
 """Motions that the reader takes, and the place in its message about a wrong one."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,8 @@ def test_other_types_of_real_numbers_are_read(tmp_path: Path) -> None:
     assert read(tmp_path).acceleration_NS3.equal(contents["acc"][0])
     torch.save({**contents, "acc": [contents["acc"][0].to(torch.complex64)]}, tmp_path / "a.pt")
     assert said(tmp_path).endswith("['acc'][0]: type torch.complex64; it must hold real numbers")
+    torch.save({**contents, "acc": [contents["acc"][0].to_sparse()]}, tmp_path / "a.pt")
+    assert said(tmp_path).endswith("['acc'][0]: type torch.sparse_coo; it must hold real numbers")
 
 
 @pytest.mark.parametrize("layout", [amass_file, fine_tuning_file, totalcapture_file])
@@ -193,6 +196,17 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-2000])
     assert said(tmp_path).startswith(f"data: {path}: cannot be read as .pt: ")
     assert said(tmp_path).endswith("; is it cut off, or does it hold more than tensors?")
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+def test_a_file_of_the_old_format_with_a_flipped_bit_is_read_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "CMU.pt"
+    torch.save(sequences(0, 1), path, _use_new_zipfile_serialization=False)
+    whole = path.read_bytes()
+    for place in range(0, 600, 2):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        with suppress(InvalidSpec):
+            survey(tmp_path, ALL, 5)
 
 
 def test_objects_in_a_file_are_not_loaded(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Recordings are found, grouped and checked; whatever is wrong is told with file, row and fact."""
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,10 @@ def test_a_recording_that_changes_during_the_training_is_told(tmp_path: Path) ->
     np.save(tmp_path / "a.npy", signal(4))
     with pytest.raises(InvalidSpec, match=r"a\.npy: 4 samples where there were 5"):
         read(recording, COLUMNS)
+    np.savez(tmp_path / "a.npz", signal(5))
+    (tmp_path / "a.npz").replace(tmp_path / "a.npy")
+    with pytest.raises(InvalidSpec, match=r"a\.npy: no array; every recording is one"):
+        read(recording, COLUMNS)
 
 
 @pytest.mark.parametrize(
@@ -136,9 +141,42 @@ def test_a_truncated_file_is_told_by_name(three: Path, name: str, share: float) 
         found(three)
 
 
+@pytest.mark.parametrize("name", ["a.npy", "b.npz"])
+def test_an_array_or_an_archive_is_read_by_its_content_whatever_its_suffix(tmp_path: Path, name: str) -> None:
+    (np.savez if name == "a.npy" else np.save)(tmp_path / "x", signal())
+    next(tmp_path.iterdir()).rename(tmp_path / name)
+    (recording,) = found(tmp_path).recordings
+    assert np.array_equal(read(recording, COLUMNS), signal()[:, COLUMNS])
+
+
+@pytest.mark.parametrize("name", ["a.npy", "b.npz", "c.pt", "old.pt"])
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+def test_a_file_with_a_flipped_bit_is_read_or_told_in_one_line(tmp_path: Path, name: str) -> None:
+    path, stored = tmp_path / name, [torch.tensor(signal())]
+    if path.suffix == ".pt":
+        torch.save(stored, path, _use_new_zipfile_serialization=name != "old.pt")
+    else:
+        (np.save if name == "a.npy" else np.savez_compressed)(path, signal())
+    whole = path.read_bytes()
+    for place in range(min(len(whole), 600)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        try:
+            found(tmp_path)
+        except InvalidSpec as error:
+            assert "\n" not in str(error)  # noqa: PT017 - it may be read as well
+
+
+def test_what_is_no_array_in_an_archive_is_told(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("notes.txt", "x")
+    with pytest.raises(InvalidSpec, match=r"a\.npz\[notes\.txt\]: no array; every recording is one"):
+        found(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("stored", "fact"),
     [
+        (torch.ones(4, 3).to_sparse(), r"a\.pt: can't convert Sparse .*; a recording is a dense tensor"),
         ({"acc": [torch.ones(4, 3)]}, r"a\.pt: acc is a list; it must be a tensor"),
         (7, r"a\.pt: the file is a int"),
     ],

@@ -174,6 +174,13 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
     assert "it must be CSV in UTF-8" in complaint(path)
 
 
+def test_a_packed_file_that_is_damaged_is_refused(tmp_path: Path) -> None:
+    packed = tmp_path / "prices.csv.gz"
+    whole = gzip.compress(WIDE.encode())
+    packed.write_bytes(whole[:10] + b"\xff" + whole[11:])
+    assert f"data: {packed}: Error -3 while decompressing" in complaint(packed)
+
+
 def test_a_cut_off_file_is_refused(tmp_path: Path) -> None:
     packed = tmp_path / "prices.csv.gz"
     packed.write_bytes(gzip.compress(WIDE.encode())[:-12])

@@ -425,7 +425,7 @@ def _as_number(given: object) -> object:
 def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield each row with the number of its line."""
     opened: Any = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8", newline="") as stream:
+    with opened(path, "rt", encoding="utf-8-sig", newline="") as stream:
         rows = csv.DictReader(stream, restkey="")
         _need_columns(path, rows.fieldnames or ())
         for row in rows:

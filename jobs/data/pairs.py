@@ -189,7 +189,7 @@ class _opened:  # noqa: N801 - a context manager that is used like a function
 
     def __enter__(self) -> Iterator[str]:
         try:
-            self._stream = self._file.open(encoding="utf-8", newline="")
+            self._stream = self._file.open(encoding="utf-8-sig", newline="")
         except OSError as error:
             known = ", ".join(LAYOUTS)
             raise InvalidSpec(f"data: {self._file}: {error.strerror}; give one of {known}") from error

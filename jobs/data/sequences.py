@@ -100,7 +100,7 @@ def _files(directory: Path, index: str, group: str) -> Iterable[tuple[Path, str]
 def _listed(directory: Path, table: Path, group: str) -> Iterator[tuple[Path, str]]:
     """Yield the file and the group of every row of an index."""
     try:
-        with table.open(newline="", encoding="utf-8") as file:
+        with table.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.DictReader(file)
             columns = rows.fieldnames or ()
             for wanted in ("file", group):

@@ -174,8 +174,8 @@ def _csv(path: Path, first: int, count: int | None, choose: _Choose) -> _Table:
 
 def _opened(path: Path) -> io.TextIOBase:
     if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8", newline="")
-    return path.open(encoding="utf-8", newline="")
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+    return path.open(encoding="utf-8-sig", newline="")
 
 
 def _from_text(

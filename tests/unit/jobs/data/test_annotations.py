@@ -228,6 +228,13 @@ def test_a_packed_table_and_parquet_hold_the_same_candles(tmp_path: Path) -> Non
     assert all((one.values_NF == tables[0].values_NF).all() for one in tables)
 
 
+def test_a_byte_order_mark_is_no_part_of_the_header_of_candles(tmp_path: Path) -> None:
+    (tmp_path / "1m.csv").write_text("\ufeff" + minute_candles(2))
+    (tmp_path / "1m.csv.gz").write_bytes(gzip.compress((tmp_path / "1m.csv").read_bytes()))
+    sizes = [len(read_candles(tmp_path / name).begin_N) for name in ("1m.csv", "1m.csv.gz")]
+    assert sizes == [minute_candles(2).count("\n") - 1] * 2
+
+
 def test_a_packed_table_of_candles_that_is_damaged_is_refused(tmp_path: Path) -> None:
     packed, whole = tmp_path / "1m.csv.gz", gzip.compress(minute_candles(2).encode())
     packed.write_bytes(whole[:10] + b"\xff" + whole[11:])

@@ -35,6 +35,21 @@ def test_folds_divide_the_texts_of_a_list_of_scores(tmp_path: Path) -> None:
     assert sorted(tested) == ["CC", "CCC", "CCN", "CCO", "CN", "CO"]
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "reading"),
+    [
+        ("labels.txt", SCORES, FOLDED),
+        ("pairs.csv", JUDGED, SPLIT),
+        ("molecules.csv", "smiles,logs,split\nCC,1,train\nCO,2,test\n", SPLIT),
+    ],
+)
+def test_a_byte_order_mark_is_no_part_of_a_text(
+    tmp_path: Path, name: str, text: str, reading: Reading
+) -> None:
+    plain = read(tmp_path, name, text, reading)
+    assert read(tmp_path, name, "\ufeff" + text, reading).sha256 == plain.sha256
+
+
 def test_a_fold_does_not_depend_on_the_order_of_the_lines(tmp_path: Path) -> None:
     one = read(tmp_path, "labels.txt", SCORES, FOLDED)
     other = read(tmp_path, "labels.txt", "".join(reversed(SCORES.splitlines(keepends=True))), FOLDED)

@@ -56,6 +56,11 @@ def test_an_index_says_which_files_and_which_groups(three: Path) -> None:
     ]
 
 
+def test_a_byte_order_mark_is_no_part_of_the_header_of_an_index(three: Path) -> None:
+    (three / "index.csv").write_text("\ufefffile,subject\nsub/a.npy,7\n")
+    assert [each.group for each in found(three).recordings] == ["7"]
+
+
 def test_the_chosen_columns_are_read_as_float32(three: Path) -> None:
     recordings = found(three).recordings
     assert read(recordings[-1], COLUMNS).tolist() == signal()[:, [0, 2]].tolist()

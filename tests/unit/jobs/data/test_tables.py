@@ -65,6 +65,12 @@ def test_a_packed_file_holds_the_same_table(tmp_path: Path) -> None:
     assert read_prices(packed).values_NA.equal(read_prices(plain).values_NA)
 
 
+def test_a_byte_order_mark_is_no_part_of_the_header(tmp_path: Path) -> None:
+    plain, packed = written(tmp_path, "\ufeff" + WIDE), tmp_path / "packed.csv.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    assert read_prices(packed).assets == read_prices(plain).assets == ("AAA", "B, B")
+
+
 @pytest.mark.parametrize(
     "dates",
     [

@@ -163,7 +163,8 @@ def open_panel(path: Path, wanted: Columns) -> PanelFiles:
     """
     if not path.exists():
         raise InvalidSpec(f"data: {path}: no such file or directory; correct data")
-    files = tuple(sorted(path.rglob(f"*{SUFFIX}"))) if path.is_dir() else (path,)
+    below = path.rglob(f"*{SUFFIX}") if path.is_dir() else (path,)
+    files = tuple(sorted(each for each in below if each.is_file()))
     if not files:
         raise InvalidSpec(f"data: no {SUFFIX} file below {path}; put the panel's files there")
     columns = _resolve(files[0], _schema(files[0]), wanted)

@@ -137,6 +137,12 @@ def test_files_of_a_directory_are_one_panel_in_whatever_order_their_rows_are(tmp
         assert torch.equal(*(getattr(each.read(), name).nan_to_num(9.0) for each in (one, other)))
 
 
+def test_a_directory_that_is_named_as_a_file_is_read_for_its_files(tmp_path: Path) -> None:
+    (tmp_path / "panel.parquet").mkdir()
+    (part,) = open_panel(write_panel(tmp_path / "panel.parquet" / "part-0.parquet", rows()), WANTED).files
+    assert open_panel(tmp_path, WANTED).files == (part,)
+
+
 @pytest.mark.parametrize(
     ("form", "code"),
     [

@@ -293,6 +293,8 @@ class Attempt:
 
     def rows(self, step: int, length: int, size: int) -> list[int]:
         """Return the row indices below ``length`` of a step's batch; every epoch is shuffled anew."""
+        if not 0 < size <= length:
+            raise ValueError(f"a batch of {size} of {length} rows; give it at least one, at most all")
         epoch, index = divmod(step, length // size)
         return _order(length, self.told.seed, epoch)[index * size : (index + 1) * size]
 

@@ -637,6 +637,14 @@ def test_every_epoch_shows_every_row_once_and_in_another_order(paths: RunPaths) 
     assert job.order(8, length=10, size=3) == batches[5:]
 
 
+@pytest.mark.parametrize(("length", "size"), [(10, 0), (10, 11), (0, 1)])
+def test_a_batch_that_the_data_cannot_fill_is_refused(paths: RunPaths, length: int, size: int) -> None:
+    job = Attempt(told(paths))
+    for ask in (job.rows, job.order):
+        with pytest.raises(ValueError, match=rf"a batch of {size} of {length} rows; give it at least one"):
+            ask(8, length, size)
+
+
 @pytest.mark.parametrize("killed_at", [None, 5])
 def test_a_loader_goes_on_where_the_training_was(paths: RunPaths, killed_at: int | None) -> None:
     def shown(interrupt: Callable[[int, Attempt], None] | None = None) -> list[list[int]]:

@@ -230,6 +230,7 @@ class _Rows(DistributedSampler[Any]):
         job = attached.job
         super().__init__(dataset, num_replicas=job.world_size, rank=job.rank, shuffle=False, drop_last=True)
         self._attached, self._length, self._size = attached, len(cast("Sized", dataset)), size
+        job.rows(0, self._length, size * job.world_size)  # refuses a batch that the data cannot fill
         self._batches = self._length // (size * job.world_size)
 
     def __len__(self) -> int:

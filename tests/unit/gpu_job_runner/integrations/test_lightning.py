@@ -92,6 +92,15 @@ def test_the_host_is_told_what_it_wants_to_know(attempt: Make, train: Train) -> 
     assert set(verify(job.lineage.place(EPOCHS * BATCHES)).files) == {FILE}
 
 
+@pytest.mark.usefixtures("train")  # it is skipped without Lightning
+def test_a_loader_of_batches_that_the_data_cannot_fill_is_refused(attempt: Make) -> None:
+    """Lightning would skip the training, and succeed."""
+    from gpu_job_runner.integrations.lightning import Attached
+
+    with pytest.raises(ValueError, match="a batch of 4 of 3 rows"):
+        Attached(attempt("small")).loader(torch.utils.data.TensorDataset(torch.ones(3)), 4)
+
+
 def test_an_error_is_told_and_leaves_as_it_came(attempt: Make, train: Train) -> None:
     job = attempt("broken")
     with pytest.raises(LookupError):

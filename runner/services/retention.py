@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final, Protocol
 
 import structlog
@@ -38,8 +39,11 @@ class RunDirectories(MeasuredDirectories, Protocol):
     def size(self, job_id: str) -> int:
         """Return the bytes that a directory takes on the disk; 0 if it cannot be read."""
 
+    def set_aside(self, job_id: str) -> None:
+        """Take a directory away from its job, at once; may raise Unavailable."""
+
     def remove(self, job_id: str) -> None:
-        """Remove a directory with all that is in it; may raise Unavailable."""
+        """Remove from the disk what was set aside, which may take minutes; may raise Unavailable."""
 
     def sweep(self) -> None:
         """Remove the rest of directories whose removal was interrupted."""
@@ -123,9 +127,7 @@ class RetentionService:
             Unavailable: a directory cannot be removed; those before it are gone.
         """
         self.directories.sweep()
-        removals = self.pending()
-        self.remove(removals)
-        return removals
+        return self.remove(self.pending())
 
     def own(self, caller: Caller, references: Sequence[str], older: timedelta) -> list[Removal]:
         """Return the directories that a user may remove: of named jobs, or of all their own that have ended.
@@ -153,11 +155,27 @@ class RetentionService:
         runs = [run for job_id in ids if (run := self._ended(job_id, self.directories.size))]
         return [Removal(run, "you asked for it") for run in runs]
 
-    def remove(self, removals: Iterable[Removal]) -> None:
-        """Remove directories; may raise Unavailable, and those before are gone then."""
+    def remove(self, removals: Iterable[Removal]) -> list[Removal]:
+        """Remove directories, and return those that nobody had come to need meanwhile.
+
+        Raises:
+            Unavailable: a directory cannot be removed; those before it are gone.
+        """
+        removed = []
         for each in removals:
-            self.directories.remove(each.run.job_id)
-            log.info("run_directory.removed", job_id=each.run.job_id, owner=each.run.owner, why=each.why)
+            if self.service.daemon.run_exclusively(partial(self._set_aside, each.run)):
+                self.directories.remove(each.run.job_id)
+                log.info("run_directory.removed", job_id=each.run.job_id, owner=each.run.owner, why=each.why)
+                removed.append(each)
+        return removed
+
+    def _set_aside(self, run: EndedRun) -> bool:
+        """Take a directory away from its job; return False if the job was restarted, or is needed, by now."""
+        now = self._ended(run.job_id, _unmeasured)
+        if now is None or now.ended != run.ended or run.job_id in self._needed():
+            return False
+        self.directories.set_aside(run.job_id)
+        return True
 
     def _submitter(self, job_id: str) -> int | None:
         row = self.service.store.find(job_id)

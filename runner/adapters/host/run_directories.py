@@ -63,16 +63,16 @@ class HostRunDirectories:
             os.close(root)
         return DiskUse(count.size, count.files)
 
-    def remove(self, job_id: str) -> None:
-        """Remove a directory: at once for those who look for it, and then from the disk."""
-        gone = self.jobs / f"{GONE}{job_id}"
+    def set_aside(self, job_id: str) -> None:
         try:
-            (self.jobs / job_id).rename(gone)
+            (self.jobs / job_id).rename(self.jobs / f"{GONE}{job_id}")
         except FileNotFoundError:
             return
         except OSError as error:
             raise Unavailable(f"{self.jobs / job_id}: cannot be removed: {error.strerror}") from error
-        _remove(gone)
+
+    def remove(self, job_id: str) -> None:
+        _remove(self.jobs / f"{GONE}{job_id}")
 
     def sweep(self) -> None:
         for path in self.jobs.glob(f"{GONE}*"):

@@ -132,4 +132,5 @@ class RemoteRunDirectories:
 
     def __init__(self, helper: PrivilegedClient, jobs: Path) -> None:
         runs, self.ids = helper.runs, HostRunDirectories(jobs).ids
-        self.size, self.use, self.remove, self.sweep = runs.size, runs.use, runs.remove, runs.sweep
+        self.size, self.use, self.sweep = runs.size, runs.use, runs.sweep
+        self.set_aside, self.remove = runs.set_aside, runs.remove

@@ -72,7 +72,8 @@ class RootRuns:
     def __init__(self, site: PrivilegedSite) -> None:
         self._site = site
         all_, self.open_below = HostRunDirectories(site.jobs), RunFileOpener(site.jobs).open_below
-        self.size, self.use, self.remove, self.sweep = all_.size, all_.use, all_.remove, all_.sweep
+        self.size, self.use, self.sweep = all_.size, all_.use, all_.sweep
+        self.set_aside, self.remove = all_.set_aside, all_.remove
 
     def run(self, key: RunOf) -> _OwnPaths:
         """Return the run directory of a key; may raise Refused."""

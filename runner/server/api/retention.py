@@ -41,7 +41,7 @@ def prune(request: Request, body: PruneBody, caller: CallerDep) -> Any:
     if body.mine or body.jobs:
         own = retention.own(caller, body.jobs, timedelta(seconds=body.older_s))
         if not body.dry_run:
-            retention.remove(own)
+            own = retention.remove(own)
         return JSONResponse({"removed": [_removal(each) for each in own], "unlimited": False})
     check_operator(caller, "remove the run directories of all users; --mine removes your own")
     removals = retention.pending() if body.dry_run else retention.apply()

@@ -122,7 +122,7 @@ def pruned(site: Site, uid: int = ME, **body: object) -> tuple[int, list[str]]:
 @pytest.fixture
 def pruning(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
     def removed(directories: HostRunDirectories, job_id: str) -> None:
-        shutil.rmtree(directories.jobs / job_id)
+        shutil.rmtree(directories.jobs / f".removed-{job_id}")
 
     monkeypatch.setattr(HostRunDirectories, "remove", removed)  # else by another program
     attach(site.app, RetentionService(site.service, HostRunDirectories(site.directory / "jobs")))
@@ -143,6 +143,27 @@ def test_users_remove_the_files_of_their_own_ended_jobs(pruning: Site) -> None:
     assert pruned(pruning, mine=True) == (200, ["1"])
     assert sorted(path.name for path in (pruning.directory / "jobs").iterdir()) == [runs]
     assert pruning.job("one")["outcome"] == "cancelled"
+
+
+@pytest.mark.parametrize("how", ["restarted", "begun with"])
+def test_a_job_that_is_needed_again_while_other_directories_are_removed_keeps_its_own(
+    how: str, pruning: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_until(lambda: pruned(pruning, mine=True, dry_run=True) == (200, ["1", "2"]) or None)
+    remove = HostRunDirectories.remove
+
+    def meanwhile(directories: HostRunDirectories, job_id: str) -> None:
+        if how == "restarted":
+            assert pruning.ask("POST", "/jobs/2/restart", {}).status_code == 200
+        else:
+            submitted(pruning, BEGINS.replace("/base/", "/2/"), "begins")
+        remove(directories, job_id)
+
+    monkeypatch.setattr(HostRunDirectories, "remove", meanwhile)
+    kept = {path.name for path in (pruning.directory / "jobs" / "2").iterdir()}
+    assert pruned(pruning, mine=True) == (200, ["1"])
+    assert kept <= {path.name for path in (pruning.directory / "jobs" / "2").iterdir()}
+    assert not list((pruning.directory / "jobs").glob(".removed-*"))
 
 
 def test_nobody_removes_what_is_not_theirs_or_still_runs(pruning: Site) -> None:

@@ -41,8 +41,9 @@ def test_a_very_deep_directory_is_removed_and_what_links_name_is_not(tmp_path: P
         os.close(here)
         here = below
     os.close(here)
-    HostRunDirectories(jobs).remove("1")
-    HostRunDirectories(jobs).remove("1")  # it is gone already
+    for _ in range(2):  # it is gone already
+        HostRunDirectories(jobs).set_aside("1")
+        HostRunDirectories(jobs).remove("1")
     assert not list(jobs.iterdir())
     assert (outside / "kept").exists()
 
@@ -57,4 +58,4 @@ def test_what_cannot_be_removed_is_named(tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / ".removed-1" / "rest").mkdir(parents=True)
     with pytest.raises(Unavailable, match="/1: cannot be removed: Directory not empty"):
-        HostRunDirectories(tmp_path).remove("1")
+        HostRunDirectories(tmp_path).set_aside("1")

@@ -59,6 +59,23 @@ def test_a_job_comes_back_as_it_went_in(store: SqliteStore) -> None:
     assert store.unfinished() == (store.get("1"),)
 
 
+def test_what_an_attempt_held_that_began_and_ended_unseen_has_an_end_whatever_ends_with_it(
+    store: SqliteStore,
+) -> None:
+    """In the queue of an engine an attempt begins to hold something when it is seen."""
+    jobs = [add(store), add(store)]
+    held = [UsageRecord(job.id, 1, "ann", "", 1, 1.0, (), NOW) for job in jobs]
+    running = follow(store, jobs[0], *RUN[:2])
+    before, (running, _) = running, advance(running, RUN[2])
+    store.record_all((RecordedTransition(before, running, RUN[2], None, held[0]),))
+    starting = follow(store, jobs[1], *RUN[:2])
+    end = Exited(NOW + timedelta(minutes=1), 1, AttemptEnd(0, "completed", completed=True), DONE)
+    ends = ((running, None), (starting, held[1]))
+    store.record_all([RecordedTransition(job, advance(job, end)[0], end, None, usage) for job, usage in ends])
+    found = SqliteAccounting(store).since(NOW - timedelta(hours=1))
+    assert list(found) == [replace(each, ended_at=end.at) for each in held]
+
+
 def test_ids_are_small_numbers_in_order(store: SqliteStore) -> None:
     assert [add(store).id for _ in range(3)] == ["1", "2", "3"]
 

@@ -120,7 +120,11 @@ def advance(job: Job, event: Event) -> Step:
         case (Starting() | Running()) as state, CancelRequested(at, by):
             return _stop(job, state, StopReason.CANCELLED, at, by)
         case Stopping() as state, CancelRequested(_, by):
-            return _to(job, replace(state, reason=StopReason.CANCELLED, by=by)), ()
+            untold = (
+                state.reason is StopReason.PREEMPTION and not state.killed
+            )  # it may be called off just now
+            told = (Terminate(state.attempt.number),) if untold else ()
+            return _to(job, replace(state, reason=StopReason.CANCELLED, by=by)), told
         case Running() as state, DeadlinePassed(at):
             return _stop(job, state, StopReason.TIME_LIMIT, at)
         case Running() as state, LivenessFailed(at, number, rule, why) if number == state.attempt.number:

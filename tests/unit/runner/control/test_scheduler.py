@@ -532,6 +532,21 @@ def test_a_job_goes_on_that_was_not_told_yet_when_the_other_was_cancelled(site: 
 
 
 @pytest.mark.parametrize("site", [SiteConfig(QUICK)], indirect=True)
+def test_a_job_that_is_cancelled_before_its_switch_is_called_off_is_told_to_save(site: Host) -> None:
+    idle = hand_in(site, Wish(gpus=2, terms=IDLE))
+    urgent = hand_in(site, Wish(gpus=2, owner=BOB, terms=URGENT), settle=False)
+    site.daemon.run_once(0)
+    while site.build_queue.step():
+        site.daemon.run_once(0)
+    assert site.state(idle) == "stopping"  # recorded, and its command waits for a thread
+    for job_id in (urgent, idle):
+        site.daemon.apply_event(site.row(job_id), CancelRequested(site.clock.now(), "ann"))
+    site.settle()
+    assert site.context.signals == [(site.key(idle), 15)]
+    assert site.state(idle) == "finished"
+
+
+@pytest.mark.parametrize("site", [SiteConfig(QUICK)], indirect=True)
 def test_a_job_that_has_no_room_to_save_stays_for_a_while(site: Host) -> None:
     idle = hand_in(site, Wish(gpus=2, terms=IDLE))
     site.attempt_service.full_disks[idle] = "its disk has 0.0 MiB left"

@@ -52,7 +52,7 @@ def _extract(archive: Iterator[bytes], directory: Path) -> None:
     All users see the directory.  So no file keeps its owner, a set-user-ID bit, or the right of others to
     write; device nodes, which nobody but root can make, are left out.  Warnings could fill the pipe.
     """
-    plain = ("--no-same-owner", "--no-same-permissions", "--warning=none", "--exclude=dev/*")
+    plain = ("--no-same-owner", "--no-same-permissions", "--warning=none", "--anchored", "--exclude=dev/*")
     command = ["tar", "--extract", *plain, "--directory", str(directory)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, umask=0o022) as tar:
         if tar.stdin is not None:

@@ -7,11 +7,15 @@ import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from images.file_lock import locked
 from runner.adapters.docker.export import export_image
 from runner.adapters.slurm.oci import MOUNT_POINTS
 from runner.core.ports.executor import LaunchRefused
+
+SCHEMA: Final = 2
+"""Increment it when an image is unpacked to something else: what is there is then left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,7 @@ class UnpackedImages:
             LaunchRefused: it has a link or a file where something is mounted.
             Unavailable: the engine does not answer, or the disk is full.
         """
-        place = self.directory / image.removeprefix("sha256:")[:16]
+        place = self.directory / f"{image.removeprefix('sha256:')[:16]}-{SCHEMA}"
         if not (place / "environment.json").exists():
             with locked(self.directory, "unpack", lambda: None):  # of several launches, one unpacks
                 if not (place / "environment.json").exists():

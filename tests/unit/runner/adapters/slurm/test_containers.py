@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from runner.adapters.slurm.containers import NodeContainers
-from runner.adapters.slurm.images import UnpackedImages
+from runner.adapters.slurm.images import SCHEMA, UnpackedImages
 from runner.adapters.slurm.oci import NodeSettings
 from runner.core.ports.executor import BatchRequest, GpuRequest, Key, LaunchRequest, Limits
 from runner.core.ports.users import Owner
@@ -24,7 +24,7 @@ def request_(tmp_path: Path) -> LaunchRequest:
 
 
 def containers(tmp_path: Path, *, shares_network: bool = False) -> NodeContainers:
-    place = tmp_path / "images" / ("a" * 16)
+    place = tmp_path / "images" / f"{'a' * 16}-{SCHEMA}"
     (place / "rootfs").mkdir(parents=True)
     (place / "environment.json").write_text("[]")
     images = UnpackedImages(tmp_path / "images")

@@ -28,6 +28,15 @@ def test_an_image_is_unpacked_once_with_all_mount_points(
     assert UnpackedImages(tmp_path).find(IMAGE) == found
 
 
+def test_an_image_that_was_unpacked_in_another_way_is_unpacked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images, "export_image", export)
+    before = UnpackedImages(tmp_path).find(IMAGE)
+    monkeypatch.setattr(images, "SCHEMA", images.SCHEMA + 1)
+    assert UnpackedImages(tmp_path).find(IMAGE).rootfs != before.rootfs
+
+
 @pytest.mark.parametrize("name", ["run", "job"])
 def test_a_link_of_an_image_leads_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     outside = tmp_path / "outside"

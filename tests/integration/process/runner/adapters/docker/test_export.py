@@ -42,6 +42,20 @@ def test_no_file_of_an_image_gives_rights_to_those_who_see_it(tmp_path: Path) ->
     assert {about.st_uid for about in found.values()} == {os.geteuid()}
 
 
+def test_nothing_but_the_devices_of_an_image_is_left_out(tmp_path: Path) -> None:
+    image = archive(
+        ("dev/null", 0o644, tarfile.REGTYPE),
+        ("dev/shm/left", 0o644, tarfile.REGTYPE),
+        ("opt/data/dev/part.jsonl", 0o644, tarfile.REGTYPE),
+        ("opt/site-packages/package/dev/__init__.py", 0o644, tarfile.REGTYPE),
+    )
+    _extract(iter([image]), tmp_path)
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()} == {
+        "opt/data/dev/part.jsonl",
+        "opt/site-packages/package/dev/__init__.py",
+    }
+
+
 def test_an_archive_that_breaks_off_is_told_with_the_directory(tmp_path: Path) -> None:
     broken = archive(("file", 0o644, tarfile.REGTYPE))[:300] + os.urandom(CHUNK)
     with pytest.raises(Unavailable, match="the image cannot be unpacked"):

@@ -111,7 +111,8 @@ class PackageLocks:
 
     def _forget_stale(self) -> None:
         ended = [key for key, known in self._known.items() if known.done.is_set()]
-        for key in [key for key in ended if _is_stale(self._known[key])] or ended[: len(self._known) - KEPT]:
+        beyond = ended[: max(0, len(self._known) - KEPT)]
+        for key in [key for key in ended if _is_stale(self._known[key])] or beyond:
             del self._known[key]
 
     def _resolve(self, request: PackageRequest, who: User, pending: PendingLock) -> None:

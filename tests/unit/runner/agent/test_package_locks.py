@@ -138,6 +138,16 @@ def test_few_locks_are_kept(locks: PackageLocks, monkeypatch: pytest.MonkeyPatch
     assert len(locks._known) <= 4
 
 
+def test_a_fresh_lock_is_kept_while_there_is_room(
+    locks: PackageLocks, packages: FakePackages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(package_locks, "KEPT", 4)
+    for _ in range(2):
+        for number in range(4):
+            found(locks, PackageRequest((f"p{number}",)))
+    assert len(packages.asked) == 4
+
+
 def test_the_log_of_a_resolution_is_removed(locks: PackageLocks, tmp_path: Path) -> None:
     found(locks)
     assert list(tmp_path.iterdir()) == []

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from packaging.version import InvalidVersion, Version
+
 from images.bases import ask_python
 from images.packages.values import PREFIX, Installed, PythonFacts
 from images.ports import Engine
@@ -71,8 +73,12 @@ def _installed(found: Iterable[tuple[str, Any]]) -> Iterator[Installed]:
     for name, (version, requires) in sorted(found)[:MOST_INSTALLED]:
         named = re.fullmatch(r"[a-z0-9](?:[a-z0-9-]{0,198}[a-z0-9])?", name)
         if named and isinstance(version, str) and re.fullmatch(r"[A-Za-z0-9.!+_-]{1,100}", version):
+            try:
+                normal = str(Version(version))  # the resolver answers with it
+            except InvalidVersion:  # such as that of a Debian package: the resolver would refuse all others
+                continue
             needs = tuple(each for each in requires if isinstance(each, str) and each.isprintable())
-            yield Installed(name, version, needs)
+            yield Installed(name, normal, needs)
 
 
 def _matching(pattern: str, text: str) -> str:

@@ -96,6 +96,14 @@ def test_torch_comes_from_the_image(site: Site) -> None:
     assert 'name = "torch"' not in text
 
 
+def test_odd_versions_in_an_image_do_not_matter(site: Site) -> None:
+    odd = {"distro-info": ["1.1build1", []], "certifi": ["2020.06.20", []], "gpg": ["1.16.0-unknown", []]}
+    site.engine.facts["installed"] = {**INSTALLED, **odd}
+    text = site.lock("bar", "certifi>=2020.6")
+    assert '"certifi" = "2020.6.20"' in text
+    assert site.ensure(text)
+
+
 def test_a_lock_becomes_one_layer_on_the_image(site: Site) -> None:
     made = site.ensure(site.lock("bar"))
     image = site.engine.image(made)

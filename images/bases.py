@@ -10,6 +10,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -50,6 +51,9 @@ _NOBODY: Final = (65532, 65532)
 ASKED_BYTES: Final = 2 * 1024**3
 ASKED_WITHIN_S: Final = 300.0
 """Limits of memory and time for the Python of an image, which may be any program, to say what it is."""
+
+_UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""The errors of an answer that is none."""
 
 _APT_FAILED: Final = 100
 """The exit code of ``apt-get``, mostly for an archive that does not answer."""
@@ -133,20 +137,23 @@ def ask_python(
     """
     cached = kept / f"{image.removeprefix('sha256:')}.json"
     if cached.is_file():
-        return parse(json.loads(cached.read_text()))
+        with suppress(*_UNREADABLE):  # torn, or without what is asked now
+            return parse(json.loads(cached.read_text()))
     asked = Step(
         image, ("python3", "-c", script), user=_NOBODY, memory_bytes=ASKED_BYTES, seconds=ASKED_WITHIN_S
     )
     end = engine.step(asked)
     if end.exit_code != 0:
         raise BuildFailed(f"image {image[:19]}: python3 ends with {end.exit_code}: {end.output.strip()}")
+    lines = (line for line in reversed(end.output.split("\n")) if line.startswith("{"))
+    answer = next(lines, "")  # others are warnings
     try:
-        found = parse(json.loads(end.output))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        found = parse(json.loads(answer))
+    except _UNREADABLE as error:
         raise BuildFailed(f"image {image[:19]}: python3 does not say what it is") from error
     cached.parent.mkdir(parents=True, exist_ok=True)
     draft = cached.with_suffix(f".{os.getpid()}")
-    draft.write_text(end.output)
+    draft.write_text(answer)
     draft.replace(cached)
     return found
 

@@ -1,5 +1,6 @@
 """A base is looked for in three places, the quickest first."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,27 @@ def test_an_odd_answer_of_a_base_is_told_and_not_kept(
         with pytest.raises(BuildFailed, match="python3 does not say what it is"):
             resolved(engine, tmp_path)
     assert resolved(engine, tmp_path).python
+
+
+def test_warnings_of_the_python_of_a_base_are_no_part_of_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = FakeEngine()
+    engine.add(LOCAL_BASE)
+    said = f"ERROR: ld.so: cannot be preloaded: ignored.\n{json.dumps(FACTS)}\nError in sys.excepthook:\n"
+    monkeypatch.setattr(FakeEngine, "step", lambda *_: StepEnd(0, said))
+    assert resolved(engine, tmp_path) == resolved(engine, tmp_path)
+
+
+@pytest.mark.parametrize("torn", ["", '{"python": "3.', "{}"])
+def test_a_base_is_asked_again_if_its_answer_was_not_kept_whole(tmp_path: Path, torn: str) -> None:
+    engine = FakeEngine()
+    engine.add(LOCAL_BASE)
+    base = resolved(engine, tmp_path)
+    [kept] = (tmp_path / "bases").iterdir()
+    kept.write_text(torn)
+    assert resolved(engine, tmp_path) == resolved(engine, tmp_path) == base
+    assert len(engine.steps) == 2
 
 
 def test_a_base_without_a_compiler_gets_one_and_the_certificate_is_only_shown_to_it(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Control of jobs: cancel, hold, release, restart, signal."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +16,7 @@ from runner.core.sweep import is_paused
 from runner.files.revision import parse_revision
 from runner.services.context import Caller, NotFound, ServiceContext
 from runner.services.queries import JobQueries
+from runner.services.submission.dependencies import matrix_named
 
 CANARY: Final = "its canary"
 """Holds a job for some time."""
@@ -42,7 +43,7 @@ class JobControlService:
     def cancel_sweep(self, caller: Caller, reference: str) -> tuple[tuple[JobRow, bool], ...]:
         """Cancel the jobs of a matrix that have not ended, all or none; see ``cancel_all``."""
         rows = self.queries.sweep(caller, reference)
-        return self._cancel(caller, [row for row in rows if not isinstance(row.job.state, Finished)])
+        return self._cancel(caller, _unfinished(rows))
 
     def cancel_all(self, caller: Caller, references: Sequence[str]) -> tuple[tuple[JobRow, bool], ...]:
         """Cancel jobs, all or none; return each, and whether this call changed it.
@@ -56,13 +57,16 @@ class JobControlService:
     def _named(self, caller: Caller, reference: str) -> Sequence[JobRow]:
         """Return a job, or by the name of a matrix those of its jobs that have not ended."""
         try:
-            return (self.queries.find_living(reference, caller),)
+            row = self.queries.find_living(reference, caller)
         except NotFound as unknown:
             try:
                 rows = self.queries.sweep(caller, reference)
             except NotFound:
                 raise unknown from None
-            return [row for row in rows if not isinstance(row.job.state, Finished)]
+            return _unfinished(rows)
+        if reference == row.job.id or not isinstance(row.job.state, Finished):
+            return (row,)
+        return _unfinished(matrix_named(reference, row.owner.name, self.context.store)) or (row,)
 
     def _cancel(self, caller: Caller, rows: Sequence[JobRow]) -> tuple[tuple[JobRow, bool], ...]:
         for row in rows:
@@ -194,6 +198,10 @@ class JobControlService:
         """Let the control loop apply an event to a job."""
         daemon = self.context.daemon
         return daemon.run_exclusively(lambda: daemon.apply_event(self.queries.current(row.job.id), event))
+
+
+def _unfinished(rows: Iterable[JobRow]) -> list[JobRow]:
+    return [row for row in rows if not isinstance(row.job.state, Finished)]
 
 
 def _is_held(state: State) -> bool:

@@ -1,7 +1,7 @@
 """Dependencies of jobs: names become ids on submission, and circular dependencies are refused.
 
-A name means the newest of the owner's jobs with it, or all jobs of the newest matrix of that name.  An id may
-belong to any user: a dependency reveals nothing that a list does not.
+A name means the newest of the owner's jobs with it, or all jobs of the newest matrix of that name if that is
+newer.  An id may belong to any user: a dependency reveals nothing that a list does not.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -79,12 +79,13 @@ def _succeeded(row: JobRow) -> bool:
 
 def jobs_named(reference: str, owner: str, store: JobStore) -> Iterator[str]:
     """Yield the ids of a reference: of one job, of all jobs of a matrix, or none."""
-    row = store.get(reference) or store.newest_of(owner, reference)
-    first = None if row else store.newest_of(owner, f"{reference}-1")
-    if row is not None:
+    row = store.get(reference)
+    matrix = () if row else matrix_named(reference, owner, store)
+    row = row or store.newest_of(owner, reference)
+    if row is not None and (not matrix or int(row.job.id) > int(matrix[0].job.id)):
         yield row.job.id
-    elif first is not None:
-        yield from (each.job.id for each in members(first, store))
+    else:
+        yield from (each.job.id for each in matrix)
 
 
 def describe_namesake(
@@ -94,10 +95,15 @@ def describe_namesake(
     name = one_line(reference)
     if schedules.named(reference, uid, owner):
         return f"is a schedule, and no job has that name; runner schedule show {name}"
-    first = store.newest_of(owner, f"{reference}-1")
-    if first is not None and (jobs := members(first, store)):
+    if jobs := matrix_named(reference, owner, store):
         return f"is a matrix of {len(jobs)} jobs, and no job has that name; runner list --sweep {name}"
     return None
+
+
+def matrix_named(name: str, owner: str, store: JobStore) -> tuple[JobRow, ...]:
+    """Return all jobs of a user's newest matrix of a name, in order; none if there is none."""
+    first = store.newest_of(owner, f"{name}-1")
+    return () if first is None else members(first, store)
 
 
 def members(row: JobRow, store: JobStore) -> tuple[JobRow, ...]:

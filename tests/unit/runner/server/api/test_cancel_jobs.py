@@ -67,6 +67,24 @@ def test_the_name_of_a_matrix_stands_for_its_jobs_that_have_not_ended(site: Site
     assert [each["job"]["id"] for each in found] == ["1", "2", "4"]
 
 
+def test_a_job_that_has_ended_keeps_no_matrix_of_its_name_from_being_cancelled(site: Site) -> None:
+    site.submit()
+    site.ask("POST", "/jobs/1/cancel")
+    site.until("finished")
+    site.submit(MATRIX)
+    site.until("running", "2")
+    found = site.ask("POST", "/cancel", {"jobs": ["job"]}).json()["jobs"]
+    assert [(each["job"]["id"], each["changed"]) for each in found] == [(job_id, True) for job_id in "2345"]
+
+
+def test_the_name_of_one_of_a_matrix_that_has_ended_means_none_of_the_others(site: Site) -> None:
+    submitted(site)
+    site.ask("POST", "/jobs/3/cancel")
+    found = site.ask("POST", "/cancel", {"jobs": ["job-3"]}).json()["jobs"]
+    assert [(each["job"]["id"], each["changed"]) for each in found] == [("3", False)]
+    assert outcomes(site) == [None, None, "cancelled", None]
+
+
 def test_jobs_are_named_once_or_twice_and_what_has_ended_is_not_changed(site: Site) -> None:
     submitted(site)
     site.ask("POST", "/jobs/3/cancel")

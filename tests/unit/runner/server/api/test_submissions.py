@@ -373,6 +373,23 @@ def test_the_name_of_a_matrix_means_all_its_jobs(site: Site) -> None:
     assert failing.one_failed == (("1", "2", "3"),)
 
 
+def test_a_name_of_a_job_and_of_a_matrix_means_the_newer_of_the_two(site: Site) -> None:
+    site.submit(name="rate")
+    site.submit(MATRIX, name="rate")
+    site.submit(JOB + "queue: {after: [rate]}")
+    assert [job_id for job_id, _ in revision(site, "5").after] == ["2", "3", "4"]
+    site.submit(name="rate")
+    site.submit(JOB + "queue: {after: [rate]}")
+    assert [job_id for job_id, _ in revision(site, "7").after] == ["6"]
+
+
+def test_a_job_whose_name_ends_as_the_first_of_a_matrix_hides_no_other(site: Site) -> None:
+    for name in ("rate", "rate-1"):
+        site.submit(name=name)
+    site.submit(JOB + "queue: {after: [rate]}")
+    assert [job_id for job_id, _ in revision(site, "3").after] == ["1"]
+
+
 def test_jobs_that_do_not_exist_are_refused_at_their_places(site: Site) -> None:
     site.submit(name="theirs", uid=4321)
     fact = "no such id, and none of yours has that name"

@@ -9,6 +9,7 @@ once more.  It goes on when somebody has removed files and released it.
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 import structlog
@@ -17,7 +18,7 @@ from runner.base.errors import RunnerError
 from runner.base.threads import PeriodicThread
 from runner.base.units import format_size
 from runner.core.job.events import HoldRequested
-from runner.core.job.states import Running
+from runner.core.job.states import Allocated, Running, State
 from runner.core.ports.disk_use import DiskUse, MeasuredDirectories
 from runner.core.ports.store import JobRow
 from runner.files.settings.disk_quota import DiskQuotaSettings
@@ -40,10 +41,12 @@ class DirectorySize:
     """Size of a directory at the time of its measurement."""
 
     use: DiskUse
+    at_s: float
+    """Time of the measurement, by the monotonic clock."""
     again_s: float
-    """Time of the next measurement while its job runs, by the monotonic clock."""
-    ended: bool
-    """Its job did not run then, so it has not changed since."""
+    """Time of the next one; infinite for a job that has no devices, which changes nothing."""
+    state: State
+    """The job's state then: in another one it is measured again."""
 
 
 NO_LIMIT: Final = DiskUse(2**63, 2**63)
@@ -74,7 +77,7 @@ class DiskQuotas:
     service: JobService
     directories: MeasuredDirectories
     _known: dict[str, DirectorySize] = field(default_factory=dict)
-    _running_of: Counter[str] = field(default_factory=Counter)
+    _active_of: Counter[str] = field(default_factory=Counter)
 
     def thread(self) -> PeriodicThread:
         """Return a thread that looks from now on; it is not started yet."""
@@ -87,58 +90,66 @@ class DiskQuotas:
         )
         if of_job == of_user == NO_LIMIT:
             return
-        running = list(self._running())
-        self._running_of = Counter(row.owner.name for row in running)
+        began = self.service.clock.monotonic()
+        rows = [tracked.row for tracked in list(self.service.daemon.tracked_jobs.values())]
+        running = [row for row in rows if isinstance(row.job.state, Running)]
+        self._active_of = Counter(row.owner.name for row in rows if isinstance(row.job.state, Allocated))
         over = {row.job.id: why for row in running if (why := self._excess_of_job(row, of_job)) is not None}
         if of_user != NO_LIMIT:
-            over = {**self._excess_of_users(running, of_user), **over}
+            over = {**self._excess_of_users(running, of_user, began), **over}
         for job_id, why in over.items():
             self._hold(job_id, why)
 
-    def _running(self) -> Iterator[JobRow]:
-        for tracked in list(self.service.daemon.tracked_jobs.values()):
-            if isinstance(tracked.row.job.state, Running):
-                yield tracked.row
-
     def _excess_of_job(self, row: JobRow, limit: DiskUse) -> str | None:
-        use = self._use(row.job.id, limit, self._running_of[row.owner.name])
-        return excess(use, limit, "its directory has", "job")
+        return excess(self._use(row, limit), limit, "its directory has", "job")
 
-    def _excess_of_users(self, running: list[JobRow], limit: DiskUse) -> dict[str, str]:
-        """Return the largest running job of each user who exceeds a limit, with the reason."""
+    def _excess_of_users(self, running: list[JobRow], limit: DiskUse, since_s: float) -> dict[str, str]:
+        """Return the largest running job of each user who exceeds a limit, with the reason.
+
+        Directories that were measured before ``since_s`` are measured again before one is named.
+        """
         found: dict[str, str] = {}
         for owner in {row.owner.name for row in running}:
             own = {row.job.id: row for row in running if row.owner.name == owner}
-            jobs = {*own, *self._jobs_of(owner)}
-            total = sum((self._use(job, limit, len(own) if job in own else 0) for job in jobs), DiskUse())
-            why = excess(total, limit, "the directories of its owner's jobs have", "user")
+            rows = list({**{row.job.id: row for row in self._jobs_of(owner)}, **own}.values())
+            why = self._excess_of_user(rows, limit)
+            if why is not None:  # files may have been removed since they were counted
+                why = self._excess_of_user(rows, limit, since_s)
             if why is not None:
                 largest = max(own.values(), key=self._weight)
                 found[largest.job.id] = why
         return found
 
+    def _excess_of_user(self, rows: list[JobRow], limit: DiskUse, since_s: float = -inf) -> str | None:
+        """Return the limit that the directories of one user exceed, measured after a time."""
+        total = DiskUse()
+        for row in sorted(rows, key=self._weight, reverse=True):
+            total += self._use(row, limit, since_s)
+            why = excess(total, limit, "the directories of its owner's jobs have", "user")
+            if why is not None:
+                return why
+        return None
+
     def _weight(self, row: JobRow) -> tuple[int, int]:
         known = self._known.get(row.job.id)
         return (0, 0) if known is None else (known.use.size, known.use.files)
 
-    def _jobs_of(self, owner: str) -> Iterator[str]:
+    def _jobs_of(self, owner: str) -> Iterator[JobRow]:
         for job_id in self.directories.ids():
             row = self.service.store.get(job_id)
             if row is not None and row.owner.name == owner:
-                yield job_id
+                yield row
 
-    def _use(self, job_id: str, most: DiskUse, running: int) -> DiskUse:
-        """Return the size of a directory, or that when it was measured not long ago.
-
-        ``running`` is the number of its owner's running jobs, 0 for a job that has ended.
-        """
-        clock, known = self.service.clock, self._known.get(job_id)
+    def _use(self, row: JobRow, most: DiskUse, since_s: float = -inf) -> DiskUse:
+        """Return the size of a job's directory, or that of an earlier measurement after ``since_s``."""
+        clock, known, state = self.service.clock, self._known.get(row.job.id), row.job.state
         began = clock.monotonic()
-        if known is not None and (began < known.again_s if running else known.ended):
+        if known is not None and known.state == state and known.at_s >= since_s and began < known.again_s:
             return known.use
-        use = self.directories.use(job_id, most)
+        use = self.directories.use(row.job.id, most)
         took = clock.monotonic() - began
-        self._known[job_id] = DirectorySize(use, began + took * running / WORK_SHARE, not running)
+        wait_s = took * self._active_of[row.owner.name] / WORK_SHARE if isinstance(state, Allocated) else inf
+        self._known[row.job.id] = DirectorySize(use, began, began + wait_s, state)
         return use
 
     def _hold(self, job_id: str, why: str) -> None:

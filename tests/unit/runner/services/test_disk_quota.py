@@ -5,12 +5,40 @@ from typing import Any, cast
 
 import pytest
 
+from runner.core.job.events import CancelRequested, ReleaseRequested
 from runner.core.ports.disk_use import DiskUse
 from runner.files.settings.disk_quota import DiskQuotaSettings
 from runner.services.disk_quota import NO_LIMIT, SHARED_FILES_PER_JOB, DiskQuotas, excess, limits_of
 from tests.fakes.host.machine import Host
 
 LIMIT = DiskUse(4096, 3)
+
+
+class Sizes(dict[str, int]):
+    """The run directories, by the GiB that each has; each takes a second to measure."""
+
+    host: Host
+
+    def quotas(self, host: Host, **limits: str) -> DiskQuotas:
+        """Return the quotas of a host that has these directories."""
+        self.host = host
+        service: Any = SimpleNamespace(
+            settings=SimpleNamespace(
+                disk_quota=DiskQuotaSettings.model_validate(limits), serves_all_users=False
+            ),
+            daemon=host.daemon,
+            store=host.store,
+            queries=SimpleNamespace(current=host.row),
+            clock=host.clock,
+        )
+        return DiskQuotas(service, self)
+
+    def ids(self) -> tuple[str, ...]:
+        return tuple(self)
+
+    def use(self, job_id: str, _most: DiskUse) -> DiskUse:
+        self.host.clock.forward(1)
+        return DiskUse(self[job_id] * 2**30, 1)
 
 
 def test_only_a_daemon_of_all_users_limits_files_unless_the_settings_do() -> None:
@@ -56,3 +84,52 @@ def test_a_user_with_many_large_directories_takes_no_larger_part_of_the_time(hos
     host.clock.forward(60)
     quotas.look()
     assert measured == [*jobs, *jobs]
+
+
+def test_what_was_removed_of_a_job_that_has_ended_does_not_count_against_its_owner(host: Host) -> None:
+    ended, runs = host.submit("ended"), host.submit("runs")
+    host.settle()
+    host.context.end(host.key(ended), 0)
+    host.settle()
+    sizes = Sizes({ended: 45, runs: 4})
+    quotas = sizes.quotas(host, bytes_per_user="50GiB")
+    quotas.look()
+    sizes.update({ended: 1, runs: 20})
+    host.clock.forward(3600)
+    quotas.look()
+    assert host.state(runs) == "running"
+    sizes[runs] = 60
+    host.clock.forward(3600)
+    quotas.look()
+    assert host.state(runs) == "stopping"
+
+
+def test_what_a_job_saves_after_it_was_asked_to_stop_counts_against_its_owner(host: Host) -> None:
+    stops, runs = host.submit("stops"), host.submit("runs")
+    host.settle()
+    sizes = Sizes({stops: 10, runs: 10})
+    quotas = sizes.quotas(host, bytes_per_user="50GiB")
+    host.daemon.apply_event(host.row(stops), CancelRequested(host.clock.now(), "ann"))
+    quotas.look()
+    sizes[stops] = 45
+    host.settle()
+    assert host.state(stops) == "finished"
+    quotas.look()
+    assert host.state(runs) == "stopping"
+
+
+def test_a_released_job_is_not_held_for_what_it_had_while_it_stopped(host: Host) -> None:
+    job, other = host.submit("job"), host.submit("other")
+    host.settle()
+    sizes = Sizes({job: 60, other: 1})
+    quotas = sizes.quotas(host, bytes_per_job="50GiB", bytes_per_user="1000GiB")
+    quotas.look()
+    assert host.state(job) == "stopping"
+    quotas.look()
+    host.settle()
+    assert host.state(job) == "held"
+    sizes[job] = 5
+    host.daemon.apply_event(host.row(job), ReleaseRequested(host.clock.now(), "ann"))
+    host.settle()
+    quotas.look()
+    assert host.state(job) == "running"

@@ -28,11 +28,16 @@ class ArrayFailures:
         (self._spent.add if len(failed) >= array.max_failures else self._spent.discard)(array.id)
 
     def given_up(self, pending: Mapping[str, PendingJob]) -> Iterator[tuple[str, str]]:
-        """Yield the waiting jobs of matrices that have reached their limit, with the reason."""
+        """Yield the jobs of matrices that have reached their limit, with the reason.
+
+        What has run loses nothing, as what runs does not, and what a person has restarted is wanted.
+        """
         if not self._spent:
             return
         for job in pending.values():
-            if job.array is not None and job.array.id in self._spent:
+            if job.array is None or job.array.id not in self._spent or job.ran_s:
+                continue
+            if not self.store.noted(job.job_id, "restart_requested"):
                 count = len(self._failed[job.array.id])
                 yield job.job_id, f"matrix.max_failures: {count} of its jobs failed"
 

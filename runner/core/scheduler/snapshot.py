@@ -120,7 +120,7 @@ class JobArray:
 
     id: str
     max_parallel: int | None = None  # jobs of it that may run at a time; None: no limit
-    max_failures: int | None = None  # that may fail before those that wait are cancelled; None: any number
+    max_failures: int | None = None  # that may fail before those that never ran are cancelled; None: any
     count: int = 1  # of its jobs
     name: str = field(default="", compare=False)
 

@@ -230,7 +230,7 @@ class Matrix(contract.Spec):
         None,
         ge=1,
         le=10_000,
-        description="After so many failed jobs those that wait are cancelled; null: never.",
+        description="After so many failed jobs those that have not run are cancelled; null: never.",
     )
 
     _below_values = model_validator(mode="before")(_with_values)

@@ -308,6 +308,26 @@ def test_after_so_many_failures_the_jobs_of_a_matrix_that_wait_are_cancelled(sit
     assert state.why == "cancelled by matrix.max_failures: 2 of its jobs failed"
 
 
+def test_what_has_run_or_is_started_again_stays_whatever_has_failed_of_its_matrix(site: Host) -> None:
+    array = JobArray("1", max_parallel=2, max_failures=1, count=4)
+    fails, ran, *others = [hand_in(site, Wish(gpus=0, terms=QueueTerms(sweep=array))) for _ in range(4)]
+    site.wait(3600)
+    site.attempt_service.policies[fails] = replace(steady(), ceilings=Ceilings(attempts=1))
+    for job_id in (ran, fails):  # the one waits for its next attempt
+        site.context.end(site.key(job_id), 1)
+    site.settle()
+    assert [site.state(job_id) for job_id in (fails, ran, *others)] == ["finished", "queued"] + [
+        "finished"
+    ] * 2
+    again = RestartRequested(site.clock.now(), "ann", Start())
+    site.daemon.apply_event(site.row(others[0]), again)
+    site.settle()
+    site.boot()
+    site.settle()
+    assert site.state(others[0]) != "finished"
+    assert site.state(ran) != "finished"
+
+
 def test_who_is_not_waited_for_any_more_is_forgotten(site: Host) -> None:
     first = hand_in(site, Wish())
     wants = QueueTerms(after=(Dependency(first, DependencyCondition.FAILED),))

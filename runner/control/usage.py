@@ -106,8 +106,9 @@ class UsageTracker:
         self.at_s = max(now_s, self.at_s)
 
     def begin(self, job_id: str, bill: Bill, now_s: float) -> None:
-        """Begin to charge for a job, unless it is charged for already."""
-        if job_id not in self._open:
+        """Begin to charge for a job, or charge it by another bill from now on."""
+        if self._open.get(job_id) != bill:
+            self.end(job_id, now_s)
             self.advance(now_s)
             self._open[job_id] = bill
             self._rate(bill, 1)

@@ -67,6 +67,15 @@ def test_nobody_is_charged_twice_for_a_job_or_after_it() -> None:
     assert usage.users.used["ann"] == pytest.approx(20, rel=0.01)
 
 
+def test_what_a_job_counts_as_changes_while_it_runs() -> None:
+    usage = UsageTracker(1e9, 0.0)
+    usage.begin("1", ("ann", "vision", 1.0), 0.0)
+    usage.begin("1", ("ann", "vision", 1.5), 100.0)
+    usage.end("1", 200.0)
+    assert usage.users.rates == usage.groups.rates == {}
+    assert usage.users.used["ann"] == usage.groups.used["vision"] == pytest.approx(250, rel=0.001)
+
+
 def test_a_clock_that_was_set_makes_no_usage_negative() -> None:
     usage = UsageTracker(HALF_S, 0.0)
     usage.load(Past(lending("ann", 500, 100), lending("bob", 500, None), lending("eve", -100, 900)), NOW)

@@ -134,6 +134,8 @@ class Scheduler:
             self.jobs.changed, self._next_plan_s = False, now.monotonic + RETRY_S
         else:  # the plan knows of all that has been done just now
             self.jobs.changed, self._devices = False, self._present_devices()
+            for each in transitions:
+                each.tracked.numbered |= isinstance(each.event, Placed)
             self._next_plan_s = self._next_plan_s if self.jobs.pending else inf
 
     def _give_up(self, now: Instant, record: Record) -> None:
@@ -235,13 +237,12 @@ class Scheduler:
             yield transition(self.tracked_jobs[preemption.job_id], request)
 
     def _highest_numbers(self, tracked: TrackedJob) -> tuple[int, int]:
-        """Return the highest numbers of attempts and lineages in the directory of a job, once for each job.
+        """Return the highest numbers of attempts and lineages in the directory of a job, until it is placed.
 
         The store may be a backup that is older than the directory.
         """
         if tracked.numbered:
             return 0, 0
-        tracked.numbered = True
         known = tracked.row.job
         attempts, lineages = self.context.attempt_service.highest_numbers(tracked.row)
         if attempts > known.attempts:

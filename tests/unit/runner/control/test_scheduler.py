@@ -940,7 +940,7 @@ def test_a_device_that_changes_is_noticed_at_the_next_iteration(site: Host) -> N
     assert devices_of(site, job_id) == ("GPU-b",)
 
 
-def test_a_plan_that_cannot_be_recorded_is_named_and_tried_again(
+def test_a_plan_that_cannot_be_recorded_is_named_and_tried_again_with_the_same_numbers(
     site: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record_all = site.store.record_all
@@ -951,6 +951,7 @@ def test_a_plan_that_cannot_be_recorded_is_named_and_tried_again(
         record_all(changes)
 
     job_id = site.submit()
+    site.attempt_service.there[job_id] = (3, 2)  # the store is an older backup
     site.build_queue.step()
     monkeypatch.setattr(site.store, "record_all", full)
     site.settle()
@@ -960,6 +961,7 @@ def test_a_plan_that_cannot_be_recorded_is_named_and_tried_again(
     assert site.state(job_id) == "queued"
     site.wait(3)
     assert (site.state(job_id), site.daemon.why(job_id)) == ("running", "")
+    assert site.row(job_id).job.attempts == 4
 
 
 # --- whatever happens -------------------------------------------------------------------------------------

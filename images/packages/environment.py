@@ -79,7 +79,7 @@ class EnvironmentStore:
             made = Path(partial_) / "environment"
             shutil.copytree(root, made, symlinks=True)  # files of the daemon's own, which no job can change
             with as_failure("a package has what an environment has"):
-                _write(made, environment_files(facts, isolated=lock.isolated).items())
+                _write(made, environment_files(root, facts, isolated=lock.isolated).items())
             _open_for_reading(made)
             log.token.check()
             made.rename(directory)
@@ -87,7 +87,8 @@ class EnvironmentStore:
 
     def _directory(self, lock: Lock) -> Path:
         wheels = sorted(each.wheel.sha256 for each in lock.packages)
-        known = "\n".join((*wheels, self.facts().executable, *self.facts().site_dirs, str(lock.isolated)))
+        facts = self.facts()
+        known = "\n".join((*wheels, facts.executable, *facts.site_dirs, *facts.scripts, str(lock.isolated)))
         address = hashlib.sha256(known.encode()).hexdigest()[:ADDRESS]
         return self.settings.cache_dir / "packages" / "environments" / address
 
@@ -100,6 +101,7 @@ def _write(root: Path, files: Iterable[tuple[str, str | bytes]]) -> None:
             path.symlink_to(content)
         else:
             path.write_bytes(content)
+            path.chmod(0o755 if path.parent.name == "bin" else 0o644)
 
 
 def _open_for_reading(root: Path) -> None:

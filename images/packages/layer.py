@@ -18,6 +18,13 @@ from images.packages.values import PythonFacts
 PART_BYTES: Final = 512 * 1024
 """The size in which the content of a layer is read and written."""
 
+_SCRIPT: Final = """\
+#!{prefix}/bin/python
+with open({path!r}, "rb") as file:
+    code = compile(file.read(), file.name, "exec")
+exec(code)
+"""
+
 _CREATED_S: Final = 315532800
 """The time of every file, 1980: wheels cannot have an older one."""
 
@@ -86,26 +93,37 @@ def _entries(root: Path, facts: PythonFacts, *, isolated: bool) -> Iterator[_Ent
     for depth in range(1, len(parents) + 1):
         yield _directory("/".join(parents[:depth]))
     yield _directory(place)
-    made = environment_files(facts, isolated=isolated)
+    made = environment_files(root, facts, isolated=isolated)
     above = {str(parent) for name in made for parent in PurePosixPath(name).parents} - {"."}
     for name in sorted({*made, *above, *_names(root)}):
         path = f"{place}/{name}"
         if name in above:
             yield _directory(path)
-        elif name in made:
-            content = made[name]
-            yield _link(path, content) if isinstance(content, str) else _file(path, content, len(content))
+        elif isinstance(content := made.get(name), str):
+            yield _link(path, content)
+        elif content is not None:
+            yield _file(path, content, len(content), executable=name.startswith("bin/"))
         else:
             yield _unpacked(root / name, path, name)
 
 
-def environment_files(facts: PythonFacts, *, isolated: bool) -> Mapping[str, str | bytes]:
-    """Return the files that make the packages a virtual environment; a text is the target of a link."""
+def environment_files(root: Path, facts: PythonFacts, *, isolated: bool) -> Mapping[str, str | bytes]:
+    """Return the files that make packages a virtual environment; a text is the target of a link.
+
+    Programs of the image, such as ``torchrun``, begin with its interpreter, which does not see the packages.
+    So each that they do not bring has a namesake in ``bin``, which executes it with theirs.
+    """
     site = f"lib/python{facts.python}/site-packages"
     home = facts.executable.rpartition("/")[0]
     about = f"home = {home}\nversion = {facts.python}\ninclude-system-site-packages = false\n"
     seen = "".join(f"import site; site.addsitedir({path!r})\n" for path in facts.site_dirs)
+    scripts = {} if isolated else {f"bin/{path.rpartition('/')[2]}": path for path in facts.scripts}
     return {
+        **{
+            name: _SCRIPT.format(prefix=facts.prefix, path=path).encode()
+            for name, path in scripts.items()
+            if not os.path.lexists(root / name)
+        },
         "pyvenv.cfg": about.encode(),
         "bin/python": facts.executable,
         "bin/python3": "python",

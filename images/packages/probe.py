@@ -11,14 +11,25 @@ from images.bases import ask_python
 from images.packages.values import PREFIX, Installed, PythonFacts
 from images.ports import Engine
 
-SCRIPT: Final = """
-import importlib.metadata, json, os, platform, re, site, sys
+SCRIPT: Final = r"""
+import importlib.metadata, json, os, platform, re, site, sys, sysconfig
 found = {}
 for each in importlib.metadata.distributions():
     name = re.sub("[-_.]+", "-", each.metadata["Name"] or "").lower()
     if name and name not in found:
         found[name] = [each.version, list(each.requires or ())]
 dirs = [path for path in site.getsitepackages() if os.path.isdir(path)]
+here, scripts = os.path.dirname(sys.executable), {}
+homes = {os.path.realpath(each) for each in (here, os.path.join(sys.prefix, "bin"))}
+shebang = re.compile(rb"#! ?(?:/bin/sh\n'''exec' )?['\"]?(/.+?)/python[0-9.]*['\"]?(?: \"[$]0\" .*)? *\n")
+for place in filter(os.path.isdir, (sysconfig.get_path("scripts"), here, "/usr/local/bin")):
+    for name in sorted(os.listdir(place)):
+        path = os.path.join(place, name)
+        if os.path.isfile(path) and os.access(path, os.R_OK | os.X_OK):
+            with open(path, "rb") as file:
+                begins = shebang.match(file.read(1000))
+            if begins and os.path.realpath(os.fsdecode(begins[1])) in homes:
+                scripts.setdefault(name, path)
 free, number = PREFIX, 1
 while os.path.exists(free):
     number += 1
@@ -29,6 +40,7 @@ print(json.dumps({
     "glibc": platform.libc_ver()[1],
     "executable": os.path.realpath(getattr(sys, "_base_executable", sys.executable)),
     "site_dirs": dirs,
+    "scripts": list(scripts.values()),
     "installed": found,
     "prefix": free,
 }))
@@ -37,7 +49,10 @@ print(json.dumps({
 
 MOST_INSTALLED: Final = 5000
 MOST_SITES: Final = 50
+MOST_SCRIPTS: Final = 2000
 _PATH: Final = r"/[^\x00-\x1f\x7f]{1,1000}"
+_SCRIPT: Final = re.compile(r"/[ -~]{0,900}/(?!conda|mamba|pip)\w[\w.+-]{0,99}", re.ASCII)
+"""A program that may see more packages; those that change the environment they belong to stay in it."""
 
 
 def probe_image(engine: Engine, image: str, cache_dir: Path) -> PythonFacts:
@@ -52,7 +67,7 @@ def probe_image(engine: Engine, image: str, cache_dir: Path) -> PythonFacts:
 def parse_facts(found: dict[str, Any]) -> PythonFacts:
     """Return the facts that the script printed, or whatever else a python3 of the user's own image printed.
 
-    Distributions whose names or versions are none are left out: they become names of files.
+    Distributions and scripts with odd names or versions are left out: they become names of files.
 
     Raises:
         ValueError: something is not what the script prints.
@@ -64,6 +79,7 @@ def parse_facts(found: dict[str, Any]) -> PythonFacts:
         glibc=(major, minor),
         executable=_matching(_PATH, found["executable"]),
         site_dirs=tuple(_matching(_PATH, each) for each in found["site_dirs"][:MOST_SITES]),
+        scripts=tuple(each for each in found["scripts"][:MOST_SCRIPTS] if _SCRIPT.fullmatch(each)),
         installed=tuple(_installed(found["installed"].items())),
         prefix=_matching(rf"{re.escape(PREFIX)}[0-9]{{0,4}}", found["prefix"]),
     )

@@ -45,6 +45,7 @@ class PythonFacts:
     site_dirs: tuple[str, ...]  # where its packages are, in the order of sys.path
     installed: tuple[Installed, ...]
     prefix: str = PREFIX  # a path that is free in the image
+    scripts: tuple[str, ...] = ()  # paths of programs that begin with its interpreter
 
     @property
     def versions(self) -> Mapping[str, str]:

@@ -115,6 +115,14 @@ def test_scripts_of_packages_are_found(daemon: Service) -> None:
     assert daemon.log(job_id).strip() == "1.0"
 
 
+def test_workers_of_the_torchrun_of_the_image_import_the_packages(daemon: Service) -> None:
+    says = ("-m", "timeit", "-n1", "-r1", "import bar; print('bar', bar.VERSION, bar.__file__)")
+    command = ("torchrun", "--standalone", "--nproc-per-node=1", *says)
+    job_id = daemon.submit(job(daemon, "torchrun", {"requirements": ["bar"]}, *command))
+    assert daemon.ends(job_id)["outcome"] == "succeeded", daemon.log(job_id)
+    assert "bar 1.0 /opt/packages/lib/python3" in daemon.log(job_id)
+
+
 def test_a_project_of_the_users_own_is_found_beside_its_packages_and_what_the_image_has(
     daemon: Service,
 ) -> None:

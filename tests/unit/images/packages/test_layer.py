@@ -12,7 +12,15 @@ from images.errors import BuildFailed
 from images.packages.layer import PackageLayer, variables
 from images.packages.values import PythonFacts
 
-FACTS = PythonFacts("3.11", "x86_64", (2, 36), "/usr/bin/python3.11", ("/opt/venv/lib/site-packages",), ())
+FACTS = PythonFacts(
+    "3.11",
+    "x86_64",
+    (2, 36),
+    "/usr/bin/python3.11",
+    ("/opt/venv/lib/site-packages",),
+    (),
+    scripts=("/opt/venv/bin/torchrun", "/opt/venv/bin/tool", "/opt/venv/bin/python3"),
+)
 
 
 def files(root: Path, order: int = 1) -> Path:
@@ -66,6 +74,20 @@ def test_a_layer_is_a_virtual_environment_that_also_sees_the_packages_of_the_ima
         assert seen is not None
         assert b"home = /usr/bin\n" in config.read()
         assert seen.read() == b"import site; site.addsitedir('/opt/venv/lib/site-packages')\n"
+
+
+def test_programs_of_the_image_run_with_the_packages_unless_those_bring_them(tmp_path: Path) -> None:
+    body = layer(files(tmp_path / "1"))[1]
+    with tarfile.open(fileobj=io.BytesIO(body)) as tar:
+        torchrun, tool = (tar.extractfile(f"opt/packages/bin/{name}") for name in ("torchrun", "tool"))
+        assert torchrun is not None
+        assert tool is not None
+        assert torchrun.read().startswith(b"#!/opt/packages/bin/python\nwith open('/opt/venv/bin/torchrun', ")
+        assert tool.read() == b"#!/opt/packages/bin/python\n"
+    found = members(body)
+    assert found["opt/packages/bin/torchrun"].mode == 0o755
+    assert found["opt/packages/bin/python3"].linkname == "python"
+    assert "opt/packages/bin/torchrun" not in members(layer(tmp_path / "1", isolated=True)[1])
 
 
 def test_packages_of_another_torch_do_not_see_those_of_the_image(tmp_path: Path) -> None:

@@ -58,6 +58,22 @@ def test_programs_of_the_environment_find_its_packages_and_those_of_the_host(
     assert script.stdout == "1.0\n"
 
 
+def test_programs_of_the_host_find_the_packages_of_the_environment(
+    settings: PackageSettings, store: EnvironmentStore, log: BuildLog
+) -> None:
+    text = lock(settings, store, "bar")
+    store.ensure(text, log)
+    place = store.place(text)
+    assert place is not None
+    code = "import bar, sys; print('bar', bar.VERSION, sys.prefix)"
+    workers = ["--standalone", "--nproc-per-node=1", "-m", "timeit", "-n1", "-r1", code]
+    for start in ([], [str(place / "bin" / "python")]):
+        argv = [*start, str(place / "bin" / "torchrun"), *workers]
+        said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+        assert f"bar 1.0 {place}\n" in said
+    assert not (place / "bin" / "pip").exists()
+
+
 def site(place: Path) -> str:
     [found] = place.glob("lib/python*/site-packages")
     return str(found.relative_to(place))

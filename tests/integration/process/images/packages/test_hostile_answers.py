@@ -273,14 +273,33 @@ def test_a_source_is_taken_from_an_index_and_not_from_this_host(tmp_path: Path) 
 
 
 def facts_of(**changed: object) -> dict[str, object]:
-    known = {"python": "3.11", "machine": "x86_64", "glibc": "2.36", "executable": "/usr/bin/python3"}
-    return {**known, "site_dirs": ["/usr/lib"], "installed": {}, "prefix": "/opt/packages", **changed}
+    known: dict[str, object] = {
+        "python": "3.11",
+        "machine": "x86_64",
+        "glibc": "2.36",
+        "executable": "/usr/bin/python3",
+    }
+    known |= {"site_dirs": ["/usr/lib"], "scripts": [], "installed": {}, "prefix": "/opt/packages"}
+    return {**known, **changed}
 
 
 def test_names_of_packages_of_an_image_never_become_other_paths() -> None:
     held = {"../../etc/x": ["1", []], "tqdm": ["../1", []], "idna": ["3.7", ["a\nb", 5, "c>1"]]}
     found = parse_facts(facts_of(installed=held))
     assert found.installed == (Installed("idna", "3.7", ("c>1",)),)
+
+
+def test_names_of_programs_of_an_image_never_become_other_paths() -> None:
+    odd = [
+        "bin/x",
+        "/usr/bin/..",
+        "/usr/bin/a b",
+        "/usr/bin/a\nb",
+        "/usr/\nbin/x",
+        "/usr/bin/",
+        "/usr/bin/pip3",
+    ]
+    assert parse_facts(facts_of(scripts=[*odd, "/usr/bin/torchrun"])).scripts == ("/usr/bin/torchrun",)
 
 
 @pytest.mark.parametrize(

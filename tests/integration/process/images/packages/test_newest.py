@@ -51,6 +51,7 @@ FACTS = {
     "glibc": "2.36",
     "executable": sys.executable,
     "site_dirs": [],
+    "scripts": [],
     "installed": {},
     "prefix": "/opt/packages",
 }

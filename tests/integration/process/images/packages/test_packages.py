@@ -39,6 +39,7 @@ FACTS = {
     "glibc": "2.36",
     "executable": "/usr/bin/python3.11",
     "site_dirs": ["/opt/venv/lib/python3.11/site-packages"],
+    "scripts": [],
     "installed": INSTALLED,
     "prefix": "/opt/packages",
 }
@@ -405,6 +406,14 @@ def test_the_facts_of_an_image_are_asked_once(site: Site) -> None:
     assert len(site.engine.steps) == 1
     [known] = (site.settings.cache_dir / "packages" / "images").iterdir()
     assert json.loads(known.read_text())["installed"] == INSTALLED
+
+
+def test_an_image_that_was_asked_less_before_is_asked_again(site: Site) -> None:
+    facts = site.facts()
+    [known] = (site.settings.cache_dir / "packages" / "images").iterdir()
+    known.write_text(json.dumps({key: fact for key, fact in FACTS.items() if key != "scripts"}))
+    assert site.facts() == facts
+    assert len(site.engine.steps) == 2
 
 
 def test_no_file_of_the_cache_is_writable_for_others(site: Site) -> None:

@@ -366,10 +366,8 @@ class SqliteStore:
 
     def record_all(self, changes: Sequence[RecordedTransition]) -> None:
         """Merge equal statements into one with several rows: after each call of SQLite, this thread waits."""
-        merged: dict[str, list[Mapping[str, object]]] = {
-            name: []
-            for name in ("update_job", "add_event", "add_lending")  # before "end_lending" of any job
-        }
+        first = ("update_job", "add_event", "add_lending")  # before "end_lending" of any job
+        merged: dict[str, list[Mapping[str, object]]] = {name: [] for name in first}
         for change in changes:
             for name, values in transition_statements(change):
                 merged.setdefault(name, []).append(values)

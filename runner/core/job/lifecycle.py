@@ -120,10 +120,8 @@ def advance(job: Job, event: Event) -> Step:
         case (Starting() | Running()) as state, CancelRequested(at, by):
             return _stop(job, state, StopReason.CANCELLED, at, by)
         case Stopping() as state, CancelRequested(_, by):
-            untold = (
-                state.reason is StopReason.PREEMPTION and not state.killed
-            )  # it may be called off just now
-            told = (Terminate(state.attempt.number),) if untold else ()
+            may_be_called_off = state.reason is StopReason.PREEMPTION and not state.killed  # and is not told
+            told = (Terminate(state.attempt.number),) if may_be_called_off else ()
             return _to(job, replace(state, reason=StopReason.CANCELLED, by=by)), told
         case Running() as state, DeadlinePassed(at):
             return _stop(job, state, StopReason.TIME_LIMIT, at)

@@ -52,8 +52,8 @@ def refused_start(daemon: Service) -> str:
 
 def test_the_commands_of_the_page_put_back_what_was_backed_up(daemon: Service) -> None:
     later(daemon, "kept")
-    back_up, stop, put_back = typed_on_the_page()
-    assert stop == ("stop", "runner")  # of systemctl; the page names the command for a daemon of one's own
+    back_up, stop, put_back, start = typed_on_the_page()
+    assert (stop, start) == (("stop", "runner"), ("start", "runner"))  # of systemctl; it names one's own, too
     daemon.runner(*back_up)
     later(daemon, "lost")
     refusal = daemon.runner(*put_back, code=3)

@@ -29,6 +29,7 @@ REFUSED: Final = {
     "VOLUME": "VOLUME is for the engine's own storage; write mounts in the job file",
     "HEALTHCHECK": "HEALTHCHECK would run beside the job; leave it out",
 }
+_DEFAULT: Final = re.compile(rf"(?<!\w){BASE}[\"']?=")
 _DIRECTIVE: Final = re.compile(r"#[ \t]*(syntax|escape|check)[ \t]*=", re.IGNORECASE)
 _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _BASES: Final = frozenset({f"${BASE}", f"${{{BASE}}}"})
@@ -45,7 +46,7 @@ _COPY_OPTION: Final = {
 
 
 class Mistake(NamedTuple):
-    """Line that a Dockerfile may not have."""
+    """Line that a Dockerfile may not have, or that does not do what it says."""
 
     line: int  # from 1
     text: str
@@ -60,6 +61,8 @@ class Reading(NamedTuple):
     """For a builder, with the argument that names its base; only without mistakes."""
     images: Mapping[str, int] = MappingProxyType({})
     """The images that it begins with besides its base, with the first lines that name them."""
+    warnings: tuple[Mistake, ...] = ()
+    """Lines that do not do what they say: the first that gives the base a default, which is replaced."""
 
 
 def read_dockerfile(text: str, offered: Collection[str] | None) -> Reading:
@@ -81,7 +84,9 @@ def read_dockerfile(text: str, offered: Collection[str] | None) -> Reading:
             mistakes.append(Mistake(number, instruction[:60], str(error)))
     if not mistakes and not reader.images:
         mistakes.append(Mistake(1, "", f"has no FROM; write FROM ${{{BASE}}}"))
-    return Reading(tuple(mistakes), "" if mistakes else "\n".join([*written, ""]), reader.others)
+    return Reading(
+        tuple(mistakes), "" if mistakes else "\n".join([*written, ""]), reader.others, tuple(reader.warnings)
+    )
 
 
 class _Reader:
@@ -90,6 +95,7 @@ class _Reader:
     def __init__(self, offered: Collection[str] | None) -> None:
         self.images = 0  # that begin so far
         self.others: dict[str, int] = {}  # that are neither the base nor a stage, with their first lines
+        self.warnings: list[Mistake] = []
         self._line = 0
         self._offered = offered
         self._names: dict[str, int] = {}  # of stages, with their numbers
@@ -102,6 +108,9 @@ class _Reader:
             return self._from(rest.split())
         if name == "COPY":
             return self._copy(rest)
+        if name == "ARG" and _DEFAULT.search(rest) and not self.warnings:
+            fact = f"{BASE} is the image of the job here; name yours in image.base, or behind FROM"
+            self.warnings.append(Mistake(line, instruction[:60], fact))
         if rest.startswith("--"):
             raise ValueError(f"{name} takes no options here: no mounts, networks or privileges; remove them")
         return f"{name} {rest}"

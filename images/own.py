@@ -20,7 +20,7 @@ from typing import IO, Final, Literal
 from images.addressed import AddressedImage
 from images.cancellation import CancellationToken, deadline
 from images.digest import digest_of
-from images.dockerfile import BASE, MAX_BYTES, read_dockerfile
+from images.dockerfile import BASE, MAX_BYTES, Reading, read_dockerfile
 from images.errors import BuildCancelled, BuildFailed, EngineUnavailable
 from images.log import BuildLog
 from images.packages.values import Limits
@@ -108,9 +108,11 @@ class DockerfileImages:
         )
 
     def _build(self, context: IO[bytes], path: str, request: BuildRequest, log: BuildLog) -> None:
-        images = self._write_canonical(context, path)
+        reading = self._write_canonical(context, path)
+        for each in reading.warnings:
+            log.line(f"{path}:{each.line}: {each.text}: {each.fact}")
         engine = self.engine()
-        for image, line in images.items():  # a builder would pull it without the login
+        for image, line in reading.images.items():  # a builder would pull it without the login
             if engine.image(image) is None:
                 _pull(engine, image, f"{path}:{line}", log)
         kind = next(engine.builders()) if self.rules.builder == "auto" else self.rules.builder
@@ -126,10 +128,8 @@ class DockerfileImages:
                     raise BuildFailed(f"dockerfile: {fact}; let them write to /dev/null")
                 log.line(said)
 
-    def _write_canonical(self, context: IO[bytes], path: str) -> Mapping[str, int]:
-        """Add the Dockerfile to its context as it was understood; return the images that it begins with.
-
-        Each is with its line.
+    def _write_canonical(self, context: IO[bytes], path: str) -> Reading:
+        """Add the Dockerfile to its context as it was understood; return that.
 
         Raises:
             BuildFailed: it is not there, or says what it may not.
@@ -147,7 +147,7 @@ class DockerfileImages:
             member = tarfile.TarInfo(CANONICAL)
             member.size = len(body)
             tar.addfile(member, io.BytesIO(body))
-        return reading.images
+        return reading
 
 
 def _pull(engine: Engine, image: str, where: str, log: BuildLog) -> None:

@@ -46,8 +46,12 @@ class UserTexts(Users, Protocol):
             FileError: a file of them cannot be read; ``MissingFile``: the first one.
         """
 
-    def check_dockerfile(self, who: User, base: Path, path: str, offered: frozenset[str] | None) -> None:
-        """Check the Dockerfile of a job; it may begin with the images that are offered, None: with any.
+    def check_dockerfile(
+        self, who: User, base: Path, path: str, offered: frozenset[str] | None
+    ) -> tuple[str, ...]:
+        """Return the warnings about the Dockerfile of a job.
+
+        It may begin with the images that are offered, None: with any.
 
         Raises:
             FileError: at the lines that say what it may not.

@@ -10,8 +10,8 @@ from runner.base.textfile import FileError, Position, Problem, one_line
 
 def check_dockerfile(
     read: Callable[[Path], bytes], base: Path, path: str, offered: Collection[str] | None
-) -> None:
-    """Check a Dockerfile.
+) -> tuple[str, ...]:
+    """Return the warnings about a Dockerfile, one line each.
 
     Args:
         read: Returns the content of a file, with the rights of the submitter.
@@ -33,9 +33,11 @@ def check_dockerfile(
         raise FileError(shown, [Problem(None, "", fact)]) from error
     if len(body) > MAX_BYTES:
         raise FileError(shown, [Problem(None, "", f"is larger than {MAX_BYTES // 1024} KiB")])
-    mistakes = read_dockerfile(text, offered).mistakes
-    if mistakes:
-        problems = [
-            Problem(Position(each.line, 1), one_line(each.text), one_line(each.fact)) for each in mistakes
-        ]
-        raise FileError(shown, problems)
+    reading = read_dockerfile(text, offered)
+    found = [
+        Problem(Position(each.line, 1), one_line(each.text), one_line(each.fact))
+        for each in (reading.mistakes or reading.warnings)
+    ]
+    if reading.mistakes:
+        raise FileError(shown, found)
+    return tuple(each.line(shown) for each in found)

@@ -166,9 +166,11 @@ class HostUsers:
         with _told_about("image.requirements" if not isinstance(asked, str) else asked):
             return self.work(who).read_requirements(base, asked)
 
-    def check_dockerfile(self, who: User, base: Path, path: str, offered: frozenset[str] | None) -> None:
+    def check_dockerfile(
+        self, who: User, base: Path, path: str, offered: frozenset[str] | None
+    ) -> tuple[str, ...]:
         with _told_about(path):
-            self.work(who).check_dockerfile(base, path, offered)
+            return self.work(who).check_dockerfile(base, path, offered)
 
     def find_links_out(self, who: User, directory: Path) -> tuple[tuple[str, str], ...]:
         try:

@@ -96,9 +96,9 @@ class UserWork(UserFiles, UserOutputs):
         """Return the requirements of a job; may raise WrittenWrongly, MissingFile."""
         return _as_values(lambda: RequirementReader(_read_small, base).read(asked))
 
-    def check_dockerfile(self, base: Path, path: str, offered: frozenset[str] | None) -> None:
-        """Check the Dockerfile of a job; may raise WrittenWrongly."""
-        _as_values(lambda: check_dockerfile(_read_small, base, path, offered))
+    def check_dockerfile(self, base: Path, path: str, offered: frozenset[str] | None) -> tuple[str, ...]:
+        """Return the warnings about the Dockerfile of a job; may raise WrittenWrongly."""
+        return _as_values(lambda: check_dockerfile(_read_small, base, path, offered))
 
     def check_script(self, base: Path, path: str) -> tuple[str, ...]:
         """Return the losses of a shell script in the code of a job; nothing of a file that cannot be read."""

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -13,7 +14,7 @@ from jobs.contract import Program
 from runner.agent.host_processes import HostProcesses
 from runner.agent.package_locks import PackagesPending
 from runner.base import privileges
-from runner.base.errors import Refused
+from runner.base.errors import Refused, Unavailable, UsageError
 from runner.base.readable import readable_size
 from runner.base.textfile import FileError, one_line
 from runner.base.units import format_size
@@ -179,6 +180,15 @@ class SubmissionService:
             if not PurePosixPath(path).is_absolute():
                 yield from self.context.users.check_script(who, code, path)
 
+    def _dockerfile_warnings(self, revision: Revision) -> tuple[str, ...]:
+        """Return the warnings about a Dockerfile: an image that is named only there, and replaced."""
+        image = revision.job.image
+        who = User(revision.uid, revision.gid, revision.groups, revision.user)
+        with suppress(UsageError, Unavailable):
+            if image.dockerfile is not None and image.base is None:
+                return self.context.users.check_dockerfile(who, revision.base, image.dockerfile, None)
+        return ()
+
     def warnings(self, revision: Revision) -> tuple[str, ...]:
         """Return the warnings about an accepted job for its submitter, one line each."""
         written = (
@@ -197,6 +207,7 @@ class SubmissionService:
             )
         return (
             *written,
+            *self._dockerfile_warnings(revision),
             *self._link_warnings(revision),
             *find_host_paths(revision),
             *([AWAITS_ENGINE.format(problem)] if problem else self._image_warnings(revision)),

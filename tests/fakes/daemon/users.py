@@ -39,6 +39,8 @@ class DirectUsers(HostUsers):
         assert who.uid >= 0
         return UserWork().find_links_out(directory)
 
-    def check_dockerfile(self, who: User, base: Path, path: str, offered: frozenset[str] | None) -> None:
+    def check_dockerfile(
+        self, who: User, base: Path, path: str, offered: frozenset[str] | None
+    ) -> tuple[str, ...]:
         del who
-        UserWork().check_dockerfile(base, path, offered)
+        return UserWork().check_dockerfile(base, path, offered)

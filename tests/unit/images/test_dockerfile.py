@@ -115,6 +115,22 @@ def test_a_builder_gets_one_instruction_a_line(text: str, canonical: str) -> Non
     assert reading.images == ({"site/ours:1": 2} if "site/ours:1" in text else {})
 
 
+@pytest.mark.parametrize(
+    ("argument", "lines"),
+    [
+        ("BASE=debian", [2]),
+        ('A=1 "BASE=x"', [2]),
+        ("BASE=x\nARG BASE=y", [2]),
+        ("BASE", []),
+        ("MY_BASE=debian", []),
+        ("A=BASE", []),
+    ],
+)
+def test_a_base_of_the_files_own_is_told_for_it_is_replaced(argument: str, lines: list[int]) -> None:
+    reading = read_dockerfile(f"\nARG {argument}\nFROM ${{BASE}}\n", OFFERED)
+    assert (reading.mistakes, [each.line for each in reading.warnings]) == ((), lines)
+
+
 ENDS = ("\\", "\\ ", "\\\t", "\\\r", "\\\r ", "\\\x0c", "\\\x85", "\\\u2028", "\\\\", "\\ \\", "", "`")
 STARTS = ("", " ", "\t", "\r", "\x0c", "\xa0", "\n", "#\n", "# \\\n", "#")
 

@@ -87,6 +87,11 @@ def test_the_builder_gets_what_was_understood_and_not_the_text(site: Site) -> No
     assert (image.labels["runner.kind"], image.labels["runner.owner"]) == ("dockerfile", "7")
 
 
+def test_a_base_that_is_replaced_is_in_the_log(site: Site, tmp_path: Path) -> None:
+    site.ensure({"Dockerfile": b"ARG BASE=debian\nFROM $BASE\n"})
+    assert "Dockerfile:1: ARG BASE=debian: BASE is the image of the job" in (tmp_path / "log.txt").read_text()
+
+
 def test_the_same_code_of_the_same_user_is_built_once(site: Site) -> None:
     made = site.ensure(GOOD, "src/Dockerfile")
     assert site.ensure(GOOD, "src/Dockerfile") == made

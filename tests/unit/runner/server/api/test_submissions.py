@@ -225,6 +225,22 @@ def test_packages_of_a_built_in_workload_are_refused_where_jobs_are_processes(
     assert listed(site, "all=1") == []
 
 
+def test_a_dockerfile_whose_own_base_is_replaced_is_warned_about(site: Site) -> None:
+    (site.directory / "Dockerfile").write_text("ARG BASE=debian:12\nFROM ${BASE}\n")
+    site.submit()
+    accepted = revision(site, "1")
+
+    def told(**image: str) -> list[str]:
+        changed = accepted.job.image.model_copy(update={"dockerfile": "Dockerfile", **image})
+        job = accepted.job.model_copy(update={"image": changed})
+        there = site.service.submission.warnings(accepted.model_copy(update={"job": job}))
+        return [each for each in there if "BASE" in each]
+
+    fact = "BASE is the image of the job here; name yours in image.base, or behind FROM"
+    assert told() == [f"Dockerfile:1:1: ARG BASE=debian:12: {fact}"]
+    assert told(base="debian:12") == told(dockerfile="gone") == []
+
+
 def test_a_built_in_workload_is_told_that_its_user_cannot_read_the_interpreter(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

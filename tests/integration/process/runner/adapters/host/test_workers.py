@@ -151,8 +151,9 @@ def test_a_dockerfile_is_checked_by_a_worker(users: HostUsers, who: User, place:
         users.check_dockerfile(who, place, "Dockerfile", frozenset())
     [line] = caught.value.lines
     assert line.startswith("Dockerfile:2:1: ")
-    (place / "Dockerfile").write_text("FROM ${BASE}\nRUN true\n")
-    users.check_dockerfile(who, place, "Dockerfile", None)
+    (place / "Dockerfile").write_text("ARG BASE=x\nFROM ${BASE}\nRUN true\n")
+    [warning] = users.check_dockerfile(who, place, "Dockerfile", None)
+    assert warning.startswith("Dockerfile:1:1: ARG BASE=x: ")
 
 
 @pytest.mark.parametrize("text", ["x = " + "[" * 100_000, "packages = 5"])

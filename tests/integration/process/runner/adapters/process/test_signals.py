@@ -131,7 +131,8 @@ def test_a_launcher_that_is_awake_is_looked_at_again_before_it_is_told(tmp_path:
         assert stops.stdout.readline().split() == []
         (tmp_path / "sleep").touch()
         until(lambda: _state(launcher.pid) == "S", "the launcher sleeps")
-        assert _survey(stops).split() == _children(launcher.pid)
+        program = _children(launcher.pid)  # it ends soon after it is told
+        assert _survey(stops).split() == program
         assert launcher.stdout.readline() == b"heard\n"
 
 
@@ -159,7 +160,8 @@ def test_a_part_of_a_script_that_stays_a_shell_is_told_at_the_second_look() -> N
         stops = _stops_of(ends, shell.pid)
         assert stops.stdout is not None
         assert stops.stdout.readline().split() == []
-        assert _survey(stops).split() == _children(shell.pid)
+        program = _children(shell.pid)  # it ends soon after it is told
+        assert _survey(stops).split() == program
         assert shell.stdout.readline() == b"heard\n"
 
 

@@ -15,7 +15,7 @@ def own_family(lines: Iterable[str], facts: PythonFacts) -> frozenset[str]:
     """
     held = facts.versions
     there = {"python_version": facts.python, "platform_machine": facts.machine}
-    there["python_full_version"] = f"{facts.python}.0"
+    there["python_full_version"] = facts.full_python
     found = set()
     for line in lines:
         try:

@@ -36,6 +36,7 @@ while os.path.exists(free):
     free = PREFIX + str(number)
 print(json.dumps({
     "python": "%d.%d" % sys.version_info[:2],
+    "patch": sys.version_info[2],
     "machine": platform.machine(),
     "glibc": platform.libc_ver()[1],
     "executable": os.path.realpath(getattr(sys, "_base_executable", sys.executable)),
@@ -75,6 +76,7 @@ def parse_facts(found: dict[str, Any]) -> PythonFacts:
     major, minor = (int(part) for part in (found["glibc"] or "2.17").split(".")[:2])
     return PythonFacts(
         python=_matching(r"[0-9]{1,2}\.[0-9]{1,3}", found["python"]),
+        patch=int(_matching(r"[0-9]{1,3}", str(found["patch"]))),
         machine=_matching(r"[A-Za-z0-9_]{1,40}", found["machine"]),
         glibc=(major, minor),
         executable=_matching(_PATH, found["executable"]),

@@ -208,7 +208,7 @@ class _Question:
         return [
             *["--quiet", "--color=never", f"--cache-dir={home / 'cache'}"],
             *["--no-python-downloads", "--generate-hashes", "--format=pylock.toml"],
-            *[f"--python-version={self.facts.python}", f"--python-platform={platform(self.facts)}"],
+            *[f"--python-version={self.facts.full_python}", f"--python-platform={platform(self.facts)}"],
             *index_arguments(self.resolver.indexes),
             *[f"--find-links={work / 'held'}", f"--constraints={work / 'constraints.txt'}"],
             f"--output-file={work / 'out' / ANSWER}",

@@ -85,7 +85,7 @@ class Unpacker:
                 f"--prefix={work / 'environment'}",
                 f"--python={find_python(self.account)}",
             ],
-            *[f"--python-version={facts.python}", f"--python-platform={platform(facts)}"],
+            *[f"--python-version={facts.full_python}", f"--python-platform={platform(facts)}"],
             *index_arguments(self.indexes),
             f"--requirements={work / 'pylock.toml'}",
         ]

@@ -46,6 +46,12 @@ class PythonFacts:
     installed: tuple[Installed, ...]
     prefix: str = PREFIX  # a path that is free in the image
     scripts: tuple[str, ...] = ()  # paths of programs that begin with its interpreter
+    patch: int = 0  # the last number of "3.11.4"
+
+    @property
+    def full_python(self) -> str:
+        """The version of Python with its patch, as requirements may ask for it."""
+        return f"{self.python}.{self.patch}"
 
     @property
     def versions(self) -> Mapping[str, str]:

@@ -14,7 +14,7 @@ from images.packages.scratch import Scratch
 from images.packages.values import Installed, PythonFacts, Requirements
 
 HELD = (Installed("numpy", "2.4.6"), Installed("torch", "2.13.0+cpu", ("numpy", "sympy>=1.13")))
-FACTS = PythonFacts("3.11", "x86_64", (2, 36), "/usr/bin/python3.11", (), HELD)
+FACTS = PythonFacts("3.11", "x86_64", (2, 36), "/usr/bin/python3.11", (), HELD, patch=4)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,7 @@ def test_another_torch_takes_nothing_from_the_image(tmp_path: Path) -> None:
         ("torch==2.2.2 ; sys_platform == 'darwin' and platform_machine == 'x86_64'", False),
         ("torch==2.4.0 ; python_version < '3.8'", False),
         ("torch==2.4.0 ; python_full_version >= '3.8.1'", True),
+        ("torch==2.4.0 ; python_full_version < '3.11.3'", False),
         ("torch==2.4.0 ; sys_platform ~= 'x'", False),  # is told
         ("numpy<2", False),
         ("not a requirement at all !", False),

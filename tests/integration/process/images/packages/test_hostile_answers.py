@@ -275,6 +275,7 @@ def test_a_source_is_taken_from_an_index_and_not_from_this_host(tmp_path: Path) 
 def facts_of(**changed: object) -> dict[str, object]:
     known: dict[str, object] = {
         "python": "3.11",
+        "patch": 2,
         "machine": "x86_64",
         "glibc": "2.36",
         "executable": "/usr/bin/python3",
@@ -304,7 +305,13 @@ def test_names_of_programs_of_an_image_never_become_other_paths() -> None:
 
 @pytest.mark.parametrize(
     "changed",
-    [{"python": "3.11/../.."}, {"machine": "x/y"}, {"prefix": "/etc"}, {"executable": "/a\nb"}],
+    [
+        {"python": "3.11/../.."},
+        {"patch": -1},
+        {"machine": "x/y"},
+        {"prefix": "/etc"},
+        {"executable": "/a\nb"},
+    ],
     ids=str,
 )
 def test_an_image_that_says_something_else_has_no_python(changed: dict[str, object]) -> None:

@@ -47,6 +47,7 @@ def build_wheel(*_):
 
 FACTS = {
     "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
+    "patch": sys.version_info[2],
     "machine": os.uname().machine,
     "glibc": "2.36",
     "executable": sys.executable,

@@ -35,6 +35,7 @@ from tests.fakes.engine.wheel_folder import make_wheel
 INSTALLED = {"torch": ["2.13.0+cpu", ["numpy"]], "numpy": ["2.4.6", []]}
 FACTS = {
     "python": "3.11",
+    "patch": 2,
     "machine": "x86_64",
     "glibc": "2.36",
     "executable": "/usr/bin/python3.11",
@@ -137,6 +138,17 @@ def test_a_lock_for_another_python_than_this_one_is_unpacked(site: Site) -> None
     assert f'requires-python = "=={other}.*"' in lock
     site.store.ensure(lock, other_image, "cpu", site.log)
     assert f"opt/packages/lib/python{other}/site-packages/bar/__init__.py" in site.layer()
+
+
+def test_the_python_of_an_image_is_known_to_its_patch(site: Site) -> None:
+    about = "Metadata-Version: 2.1\nName: newer\nVersion: 1.0\nRequires-Python: >=3.11.3\n"
+    make_wheel(site.wheels, "newer", "1.0", files={"newer-1.0.dist-info/METADATA": about})
+    with pytest.raises(Unresolvable, match=r"newer==1.0.*requires? Python ?>=3\.11\.3"):
+        site.lock("newer")
+    site.engine.facts["patch"] = 3
+    fits = site.engine.add("fits:1").id
+    lock = site.store.resolve(Requirements(("newer",)), fits, None, site.log).text
+    assert site.store.ensure(lock, fits, "cpu", site.log)
 
 
 def test_a_script_starts_the_python_of_the_environment(site: Site) -> None:

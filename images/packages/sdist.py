@@ -53,7 +53,7 @@ _PACKAGES: Final = "/run/build/packages"
 _BLOCK: Final = 1024**2
 
 SCRIPT: Final = """
-import importlib, os, shutil, sys, tarfile, tomllib, zipfile
+import importlib, os, shutil, sys, tarfile, zipfile
 mode, source, packages = sys.argv[1:]
 result = os.fdopen(os.dup(1), "wb")
 os.dup2(2, 1)
@@ -68,8 +68,15 @@ else:
 os.chdir("/tmp/source/" + top)
 about = {}
 if os.path.exists("pyproject.toml"):
-    with open("pyproject.toml", "rb") as file:
-        about = tomllib.load(file).get("build-system", {})
+    try:
+        import tomllib
+    except ImportError:
+        try:
+            from pip._vendor import tomli as tomllib
+        except ImportError:
+            sys.exit("error: the image needs Python 3.11 or pip 22, or newer, to build packages")
+    with open("pyproject.toml", encoding="utf-8") as file:
+        about = tomllib.loads(file.read()).get("build-system", {})
 if mode == "declared":
     result.write("\\n".join(about.get("requires", ["setuptools>=40.8", "wheel"])).encode())
 else:

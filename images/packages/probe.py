@@ -22,8 +22,8 @@ dirs = [path for path in site.getsitepackages() if os.path.isdir(path)]
 here, scripts = os.path.dirname(sys.executable), {}
 homes = {os.path.realpath(each) for each in (here, os.path.join(sys.prefix, "bin"))}
 shebang = re.compile(rb"#! ?(?:/bin/sh\n'''exec' )?['\"]?(/.+?)/python[0-9.]*['\"]?(?: \"[$]0\" .*)? *\n")
-for place in filter(os.path.isdir, (sysconfig.get_path("scripts"), here, "/usr/local/bin")):
-    for name in sorted(os.listdir(place)):
+for place in (sysconfig.get_path("scripts"), here, "/usr/local/bin"):
+    for name in sorted(next(os.walk(place), ("", (), ()))[2]):
         path = os.path.join(place, name)
         if os.path.isfile(path) and os.access(path, os.R_OK | os.X_OK):
             with open(path, "rb") as file:

@@ -109,7 +109,9 @@ class _Planner:
         self.unlimited_s = self.unlimited.end_s(self.snapshot.now_s) - self.snapshot.now_s
 
     def plan(self) -> Plan:
-        eligible = self.eligible = EligibleJobs(self.snapshot, self.fair_share, passes_over=self._passes_over)
+        eligible = self.eligible = EligibleJobs(
+            self.snapshot, self.fair_share, self.placements.can_start, passes_over=self._passes_over
+        )
         for identity, request in eligible.requests.items():
             request_class = self.placements.request_class(request)
             self.open_classes[id(request_class)] += eligible.request_counts[identity]
@@ -159,7 +161,10 @@ class _Planner:
         request_class = self.placements.request_class(job.request)
         duration_s = self._duration_s(job)
         backfilling = self.head_reserved and not overdue
-        if request_class.never_placeable or _is_too_long(duration_s, at_limit_s):
+        if request_class.never_placeable:
+            self.open_classes.pop(id(request_class), None)
+            return True
+        if _is_too_long(duration_s, at_limit_s):
             return True
         if (
             backfilling
@@ -170,7 +175,7 @@ class _Planner:
         limits = list(self.calendar.limits(job))
         exhausted = self._exhausted_limits(limits, duration_s, overdue=overdue)
         if exhausted:
-            if overdue and self._waits_for_quota(limits, request_class):
+            if overdue:
                 self._close_limits(limits, exhausted)
             exhausted_at_once = self._exhausted_limits(limits, 0.0, overdue=overdue)
             self.at_limit_s[limit_key] = 0.0 if exhausted_at_once else duration_s
@@ -213,13 +218,6 @@ class _Planner:
         self.closed_limits.update(limit.label for limit in exhausted)
         for limit in limits:
             self.held_back[limit.label] = max(limit.amount, self.held_back.get(limit.label, 0))
-
-    def _waits_for_quota(self, limits: Sequence[Limit], request_class: RequestClass) -> bool:
-        """Return True if only a quota keeps a job: it fits a host, and no limit is below its request."""
-        request_class.never_placeable = (
-            request_class.never_placeable or self.placements.find_earliest(request_class, Span(0.0)) is None
-        )
-        return not request_class.never_placeable and all(limit.maximum >= limit.amount for limit in limits)
 
     def _note_failure(self, request_class: RequestClass, duration_s: float) -> None:
         """Remember that a request class fits nowhere for this duration, or for no duration at all."""

@@ -18,7 +18,7 @@ from runner.core.scheduler.calendar import (
     millicpus,
 )
 from runner.core.scheduler.device_selection import Selection, select_devices
-from runner.core.scheduler.snapshot import DeviceKind, ResourceRequest, SchedulableDevice
+from runner.core.scheduler.snapshot import DeviceKind, PendingJob, ResourceRequest, SchedulableDevice
 from runner.core.scheduler.timeline import Span
 
 
@@ -31,7 +31,7 @@ class RequestClass:
     device_units: int
     slots: dict[int, list[DeviceSlot]]  # that it can use, by host
     exhausted: bool = False  # fits nowhere now, however short
-    never_placeable: bool = False  # and at no later time that is known
+    never_placeable: bool | None = None  # and at no later time that is known; None: not computed yet
     too_long_s: float | None = None  # the shortest duration that is known not to fit now
     possible: bool | None = None  # would fit an empty host; None: not computed yet
 
@@ -140,6 +140,15 @@ class Placements:
                 selection = fit_host(request_class, host, slots, at_s, span.end_s(at_s))
                 return Placement(at_s, selection) if selection else None
             at_s = bound_s
+
+    def can_start(self, job: PendingJob) -> bool:
+        """Return True if a job fits at some time that is known, and no limit is below its request."""
+        request_class = self.request_class(job.request)
+        if request_class.never_placeable is None:
+            request_class.never_placeable = self.find_earliest(request_class, Span(0.0)) is None
+        if request_class.never_placeable:
+            return False
+        return all(limit.maximum >= limit.amount for limit in self.calendar.limits(job))
 
     def enough_together(self, request_class: RequestClass) -> bool:
         """Return True if enough devices are free on one host, linked where the request says so."""

@@ -146,7 +146,8 @@ def queue_positions(
     reserved: Container[str],
 ) -> dict[str, QueuePosition]:
     """Return the position of each job that may start and does not."""
-    return dict(_positions(placements, EligibleJobs(snapshot, fair_share), started, reserved))
+    eligible = EligibleJobs(snapshot, fair_share, placements.can_start)
+    return dict(_positions(placements, eligible, started, reserved))
 
 
 def _positions(

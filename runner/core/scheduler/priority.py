@@ -10,9 +10,9 @@ lowest service level go first.  Those of owners who have had a whole share in th
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace, nsmallest
 from math import inf
 from typing import TypeAlias
 
@@ -20,7 +20,7 @@ from runner.core.scheduler.attained import pending_standing
 from runner.core.scheduler.config import SchedulerConfig, SchedulingOrder
 from runner.core.scheduler.dependencies import Readiness, check_dependencies
 from runner.core.scheduler.fairshare import FairShare
-from runner.core.scheduler.ready import NumericId, ReadyJobs, numeric_id, waits_since_s
+from runner.core.scheduler.ready import NumericId, ReadyJobs, ReadyQueue, numeric_id, waits_since_s
 from runner.core.scheduler.snapshot import PendingJob, QueueName, ResourceRequest, Snapshot
 
 QueueRank: TypeAlias = tuple[float, float, float, float, float]
@@ -57,6 +57,8 @@ class EligibleJobs:
 
     snapshot: Snapshot
     fair_share: FairShare
+    can_start: Callable[[PendingJob], bool]
+    """Test of a job: it fits at some time that is known.  Others are not overdue."""
     overdue: list[PendingJob] = field(default_factory=list)
     queues: list[OwnerQueue] = field(default_factory=list)
     requests: dict[int, ResourceRequest] = field(default_factory=dict)  # of eligible jobs, by identity
@@ -96,8 +98,7 @@ class EligibleJobs:
         }
         self.requests = {id(request): request for _, request in ready.requests}
         self.request_counts.update({id(request): count for count, request in ready.requests})
-        # In the order attained a preempted job waits anew: the oldest may not be those submitted first.
-        oldest = [job for each in ready.queues for job in (each.jobs if self._by_service else each.oldest)]
+        oldest = [job for each in ready.queues for job in self._oldest(each)]
         for job in ready.dependent:
             if not self._is_eligible(job):
                 continue
@@ -116,6 +117,19 @@ class EligibleJobs:
         if self._by_service:
             for queue in self.queues:
                 self._move_by_level(queue)
+
+    def _oldest(self, queue: ReadyQueue) -> Sequence[PendingJob]:
+        """Return the jobs of a queue among which the overdue ones are.
+
+        In the order attained a preempted job waits anew: the oldest may not be those submitted first.
+        """
+        if self._by_service:
+            return queue.jobs
+        now_s, limit_s = self.snapshot.now_s, shortest_limit_s(self.snapshot.config)
+        if all(self.can_start(job) for job in queue.oldest if now_s - job.submitted_s > limit_s):
+            return queue.oldest
+        able = (job for job in queue.jobs if now_s - job.submitted_s > limit_s and self.can_start(job))
+        return nsmallest(self.snapshot.config.overdue_per_owner, able, key=_by_age)
 
     def _move_by_level(self, queue: OwnerQueue) -> None:
         """Move the few jobs that have held devices to their places in a queue that is sorted but for them."""
@@ -154,7 +168,7 @@ class EligibleJobs:
 
     def _take_overdue(self, oldest: list[PendingJob]) -> None:
         """Move the overdue jobs, which are among the oldest, out of the queues of their owners."""
-        self.overdue = overdue_jobs(self.snapshot, oldest)
+        self.overdue = overdue_jobs(self.snapshot, oldest, self.can_start)
         taken = {job.job_id for job in self.overdue}
         names = {(job.priority_class, job.owner, job.group) for job in self.overdue}
         for queue in self.queues:
@@ -228,18 +242,30 @@ def eligible_since_s(job: PendingJob, snapshot: Snapshot) -> float:
     return max(queued_s, not_before_s, *dependency_ends_s)
 
 
-def overdue_jobs(snapshot: Snapshot, eligible: list[PendingJob]) -> list[PendingJob]:
+def shortest_limit_s(config: SchedulerConfig) -> float:
+    """Return the starvation limit that passes first."""
+    return min(each.starvation_limit_s for each in config.classes)
+
+
+def _by_age(job: PendingJob) -> tuple[float, NumericId]:
+    return waits_since_s(job), numeric_id(job)
+
+
+def overdue_jobs(
+    snapshot: Snapshot, eligible: list[PendingJob], can_start: Callable[[PendingJob], bool]
+) -> list[PendingJob]:
     """Return the jobs that have waited longer than the starvation limit of their class, in order.
 
     The first is the job whose limit passed first.  At most ``overdue_per_owner`` jobs of an owner are
-    returned: thousands of old jobs of one owner must not delay all other owners.
+    returned: thousands of old jobs of one owner must not delay all other owners.  Those that cannot start
+    take the places of no others.
     """
     config, now_s = snapshot.config, snapshot.now_s
     limits_s = {each.name: each.starvation_limit_s for each in config.classes}
-    shortest_limit_s = min(limits_s.values())
+    shortest_s = shortest_limit_s(config)
     overdue: list[tuple[float, NumericId, PendingJob]] = []
     for job in eligible:
-        if now_s - job.submitted_s <= shortest_limit_s:
+        if now_s - job.submitted_s <= shortest_s:
             continue
         limit_s = limits_s.get(job.priority_class)
         if limit_s is None:
@@ -251,8 +277,9 @@ def overdue_jobs(snapshot: Snapshot, eligible: list[PendingJob]) -> list[Pending
     count_by_owner: dict[str, int] = {}
     first: list[PendingJob] = []
     for _, _, job in overdue:
-        count_by_owner[job.owner] = count_by_owner.get(job.owner, 0) + 1
-        if count_by_owner[job.owner] <= config.overdue_per_owner:
+        count = count_by_owner.get(job.owner, 0)
+        if count < config.overdue_per_owner and can_start(job):
+            count_by_owner[job.owner] = count + 1
             first.append(job)
     return first
 

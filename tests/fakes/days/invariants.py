@@ -129,7 +129,8 @@ def nobody_is_passed_over(snapshot: Snapshot, made: Plan) -> int:
     reservation is left is passed by nobody who is not overdue.  One that can never start stops nobody, and
     devices out of service are kept for nobody.
     """
-    late = EligibleJobs(snapshot, FairShare.of(snapshot)).overdue
+    placements = Placements(Calendar(snapshot))
+    late = EligibleJobs(snapshot, FairShare.of(snapshot), placements.can_start).overdue
     started = {start.job_id for start in made.starts}
     blocked = tuple(job for job in late if job.job_id not in started)
     if not blocked:

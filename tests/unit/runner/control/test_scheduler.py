@@ -1134,7 +1134,7 @@ class Turns:
             assert (row.job.preempted + 1) * RESTART_S <= BUDGET * self.held_s(each.job_id) + 1e-3
             ranks = [picture.config.priority_class(of.priority_class).rank for of in (victim, job)]
             assert ranks[0] <= ranks[1]
-            standing = EligibleJobs(picture, shares).standing(job)
+            standing = EligibleJobs(picture, shares, lambda _: True).standing(job)
             assert victim.owner == job.owner or not shares.has_had_share(job.owner, job.group, standing)
         assert spent_device_s <= max(picture.switching_left_device_s, 0.0)
         return decided

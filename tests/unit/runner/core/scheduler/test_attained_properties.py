@@ -12,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.core.scheduler.backfill import Plan
+from runner.core.scheduler.calendar import Calendar
 from runner.core.scheduler.config import DEFAULT_CLASSES, SchedulerConfig, SchedulingOrder, SwitchingConfig
 from runner.core.scheduler.displacement import switch_cost_s
 from runner.core.scheduler.fairshare import FairShare, entitlements
+from runner.core.scheduler.placement import Placements
 from runner.core.scheduler.priority import EligibleJobs
 from runner.core.scheduler.simulator import Arrival, Site, simulate
 from runner.core.scheduler.snapshot import JobArray, Snapshot
@@ -88,7 +90,7 @@ def test_whoever_has_had_a_share_in_a_service_level_goes_after_others_and_displa
 
     def watch(snapshot: Snapshot, decided: Plan) -> None:
         shares, running = FairShare.of(snapshot), {job.job_id: job for job in snapshot.running}
-        eligible = EligibleJobs(snapshot, shares)
+        eligible = EligibleJobs(snapshot, shares, lambda _: True)
         jobs = {job.job_id: job for job in snapshot.pending}
         for each in decided.preemptions:
             victim, job = running[each.job_id], jobs[each.for_job]
@@ -127,7 +129,8 @@ def test_work_that_is_cut_into_short_jobs_gets_its_share_and_no_more() -> None:
 @given(traces)
 def test_devices_that_an_overdue_job_needs_go_to_nobody_behind_it(trace: list[Arrival]) -> None:
     def watch(snapshot: Snapshot, decided: Plan) -> None:
-        overdue = {job.job_id for job in EligibleJobs(snapshot, FairShare.of(snapshot)).overdue}
+        jobs = EligibleJobs(snapshot, FairShare.of(snapshot), Placements(Calendar(snapshot)).can_start)
+        overdue = {job.job_id for job in jobs.overdue}
         reserved = [each for each in decided.reservations if each.job_id in overdue]
         durations_s = {job.job_id: job.planned_duration_s(RULES) for job in snapshot.pending}
         for start in decided.starts:

@@ -6,9 +6,30 @@ from typing import Unpack
 import pytest
 
 from runner.core.job.states import Outcome
-from runner.core.scheduler.config import SchedulerConfig, SchedulingOrder
-from runner.core.scheduler.snapshot import Dependency, EndedJob, PendingJob, ResourceRequest
-from tests.fakes.host.directories import HOUR_S, NOW_S, More, host, planned, running, starts, waiting
+from runner.core.scheduler.backfill import plan
+from runner.core.scheduler.config import Quota, Quotas, SchedulerConfig, SchedulingOrder
+from runner.core.scheduler.ready import PendingIndex
+from runner.core.scheduler.snapshot import (
+    Dependency,
+    DeviceState,
+    EndedJob,
+    PendingJob,
+    ResourceRequest,
+    Snapshot,
+)
+from tests.fakes.host.directories import (
+    HOUR_S,
+    NOW_S,
+    More,
+    devices,
+    gpus,
+    host,
+    out,
+    planned,
+    running,
+    starts,
+    waiting,
+)
 
 DAY_S = 24 * HOUR_S
 ONE = [host(1)]
@@ -93,6 +114,29 @@ def test_only_the_oldest_few_jobs_of_an_owner_become_overdue_at_a_time() -> None
     queue += [waiting("other", owner="ada")]
     decided = planned(queue, [host(8)], user_usage={"eve": 9.0})
     assert list(starts(decided))[:5] == ["flood0", "flood1", "flood2", "flood3", "other"]
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["of a list", "of a kept order"])
+@pytest.mark.parametrize(
+    ("stuck", "quota"),
+    [(replace(gpus(1), models=("A100",)), None), (gpus(2), 1)],
+    ids=["out of service", "more than the quota"],
+)
+def test_jobs_that_cannot_start_take_no_places_of_overdue_ones(
+    stuck: ResourceRequest, quota: int | None, *, kept: bool
+) -> None:
+    broken = out(replace(devices(2)[1], model="A100"), DeviceState.QUARANTINED)
+    rules = SchedulerConfig(quotas=Quotas(users={"eve": Quota(devices=quota)}))
+    queue = [waiting(str(n), stuck, owner="eve", age_s=30 * DAY_S - n) for n in range(1, 9)]
+    queue += [waiting("50", gpus(1), owner="eve", age_s=9 * DAY_S), waiting("60", gpus(1), priority=90)]
+    index = PendingIndex()
+    for job in queue:
+        index.add(job)
+    ready = index.view(NOW_S, rules.overdue_per_owner) if kept else None
+    site = host(own=[*devices(2)[:1], broken] if quota is None else devices(2))
+    usage = {"eve": 9.0}
+    snapshot = Snapshot(NOW_S, (site,), tuple(queue), config=rules, user_usage=usage, ready=ready)
+    assert plan(snapshot).starts[0].job_id == "50"
 
 
 def test_a_class_that_the_site_has_given_up_is_the_middle_one() -> None:

@@ -241,12 +241,13 @@ def everybody_knows_why(snapshot: Snapshot, decided: Plan) -> None:
         assert not wait.never or wait.why.startswith("never starts: ")
 
 
+def late_jobs(snapshot: Snapshot) -> list[PendingJob]:
+    return overdue_jobs(snapshot, list(snapshot.pending), Placements(Calendar(snapshot)).can_start)
+
+
 def nothing_is_left_lying(snapshot: Snapshot, decided: Plan) -> None:
     """Look whether a job waits although it fits, is under no limit, and nothing is kept by a barrier."""
-    if (
-        not snapshot.config.backfill
-        or len(overdue_jobs(snapshot, list(snapshot.pending))) > snapshot.config.reservations
-    ):
+    if not snapshot.config.backfill or len(late_jobs(snapshot)) > snapshot.config.reservations:
         return
     started = {each.job_id for each in decided.starts}
     waits = decided.pending_reasons
@@ -307,9 +308,7 @@ def test_what_an_overdue_job_needs_does_not_go_to_later_ones(
 
     def remember(snapshot: Snapshot, decided: Plan) -> None:
         started = {start.job_id for start in decided.starts}
-        late = [
-            job.job_id for job in overdue_jobs(snapshot, list(snapshot.pending)) if job.job_id not in started
-        ]
+        late = [job.job_id for job in late_jobs(snapshot) if job.job_id not in started]
         for each in decided.reservations[:1]:
             if each.job_id in late:
                 promised.setdefault(each.job_id, each.at_s)

@@ -38,7 +38,8 @@ class JobControlService:
 
     def cancel(self, caller: Caller, reference: str) -> tuple[JobRow, bool]:
         """Cancel a job; return it, and whether this call changed anything: to cancel twice is no error."""
-        return self.cancel_all(caller, (reference,))[0]
+        changed = self.cancel_all(caller, (reference,))
+        return changed[0] if changed else (self.queries.sweep(caller, reference)[0], False)
 
     def cancel_sweep(self, caller: Caller, reference: str) -> tuple[tuple[JobRow, bool], ...]:
         """Cancel the jobs of a matrix that have not ended, all or none; see ``cancel_all``."""

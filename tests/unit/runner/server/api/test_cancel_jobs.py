@@ -85,6 +85,14 @@ def test_the_name_of_one_of_a_matrix_that_has_ended_means_none_of_the_others(sit
     assert outcomes(site) == [None, None, "cancelled", None]
 
 
+def test_to_cancel_by_the_name_of_a_matrix_that_has_ended_changes_nothing(site: Site) -> None:
+    submitted(site)
+    site.ask("POST", "/cancel", {"jobs": ["job"]})
+    site.until("finished")
+    found = site.ask("POST", "/jobs/job/cancel").json()
+    assert (found["job"]["id"], found["changed"]) == ("1", False)
+
+
 def test_jobs_are_named_once_or_twice_and_what_has_ended_is_not_changed(site: Site) -> None:
     submitted(site)
     site.ask("POST", "/jobs/3/cancel")

@@ -39,6 +39,9 @@ MAX_BODIES_BYTES: Final = 16 * 1024**2
 MAX_CONNECTIONS: Final = min(1024, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
 """Connections of one person at a time; each command that follows a job holds one."""
 
+MAX_PIPELINED: Final = 16
+"""Requests of one connection that wait for the answer to an earlier one."""
+
 _TOO_LARGE: Final = f"The head of a request has {MAX_HEAD_BYTES} bytes at most."
 
 _UCRED = struct.Struct("3i")
@@ -90,6 +93,9 @@ class PeerProtocol(HttpToolsProtocol):
         super().handle_websocket_upgrade()
 
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= MAX_PIPELINED:
+            self._refuse(f"a connection has {MAX_PIPELINED} requests at most that wait for an earlier one")
+            raise ValueError  # for the parser, which looks at no more
         super().on_message_begin()
         self.scope[GONE] = self._gone  # type: ignore[typeddict-unknown-key]  # for the threads of requests
         self._start_head()
@@ -136,6 +142,8 @@ class PeerProtocol(HttpToolsProtocol):
                 self.send_400_response(_TOO_LARGE)
 
     def send_400_response(self, msg: str) -> None:
+        if self.transport.is_closing():
+            return  # it was refused
         super().send_400_response(_TOO_LARGE if self._head > MAX_HEAD_BYTES else msg)
 
     def _start_head(self) -> None:

@@ -334,8 +334,9 @@ class SessionRoutes:
                 await process.write(message["bytes"])
                 await self._keep_pace(websocket, len(message["bytes"]))
             else:
-                await _control(process, parse_message(message.get("text") or "", ControlBody))
-                await self._keep_pace(websocket, CONTROL_BYTES)
+                text = message.get("text") or ""
+                await _control(process, parse_message(text, ControlBody))
+                await self._keep_pace(websocket, max(len(text), CONTROL_BYTES))
 
     async def _outgoing(self, websocket: WebSocket, process: ExecProcess) -> None:
         async for number, chunk in process.outputs():

@@ -84,6 +84,20 @@ def test_who_has_too_many_connections_is_turned_away_and_told(monkeypatch: pytes
     assert told(CLOSING + b"\r\n")[1] == 1  # those that have ended do not count
 
 
+def test_who_asks_without_waiting_for_answers_is_turned_away_and_told() -> None:
+    """One read of 256,000 bytes had 14,000 requests, each with a context of its own."""
+    answer, calls = told(b"GET / HTTP/1.1\r\nHost: runner\r\n\r\n" * 5000)
+    assert answer.startswith(b"HTTP/1.1 429 ")
+    assert b'"a connection has 16 requests at most that wait for an earlier one"' in answer
+    assert b"HTTP/1.1 400 " not in answer
+    assert calls <= 1 + peer.MAX_PIPELINED
+
+
+def test_a_few_requests_in_a_row_are_all_answered() -> None:
+    answer, calls = told(b"GET / HTTP/1.1\r\nHost: runner\r\n\r\n" * 15 + CLOSING + b"\r\n")
+    assert (answer.count(b"HTTP/1.1 204 "), calls) == (16, 16)
+
+
 def test_what_is_no_request_is_refused() -> None:
     answer, calls = told(b"runner list\r\n\r\n")
     assert (answer[:13], calls) == (b"HTTP/1.1 400 ", 0)

@@ -167,7 +167,7 @@ def test_messages_without_a_byte_wait_as_well(monkeypatch: pytest.MonkeyPatch) -
     assert sum(map(bool, gate.slept)) == 20 - BURST_S * 1024 / MESSAGE_BYTES
 
 
-@pytest.mark.parametrize("text", ["{}", '{"signal": "WINCH"}', '{"size": {}}'])
+@pytest.mark.parametrize("text", ["{}", '{"signal": "WINCH"}', '{"size": {}}', "{" + " " * 100_000 + "}"])
 def test_messages_of_text_wait_as_well(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     gate = Gate(monkeypatch, None)
     messages = [{"type": "websocket.receive", "text": text}] * 20 + [{"type": "websocket.disconnect"}]
@@ -183,7 +183,7 @@ def test_messages_of_text_wait_as_well(monkeypatch: pytest.MonkeyPatch, text: st
     controls: Any = Controls(ANN)
     with pytest.raises(WebSocketDisconnect):
         asyncio.run(routes_of_a_kilobyte_a_second()._incoming(controls, controls))
-    assert gate.slept[-1] == 20 * CONTROL_BYTES / 1024 - BURST_S
+    assert gate.slept[-1] == 20 * max(len(text), CONTROL_BYTES) / 1024 - BURST_S
 
 
 class Floods:

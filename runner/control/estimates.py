@@ -36,7 +36,7 @@ LEAST_STEPS: Final = 5
 class ReportedProgress:
     """The progress of one attempt: its first step that was seen, and what follows for its end."""
 
-    started_s: float
+    attempt: int
     first_s: float  # when its step was still the first one
     first_step: int
     seen_s: float  # when the newest step was reported
@@ -112,15 +112,15 @@ class RunTimeEstimates:
         self.sources[row.job.id] = EstimateSource(best[1])
         return max(lasts_s - row.job.history.ran.total_seconds(), MORE * lasts_s, LEAST_S)
 
-    def reported_end_s(self, job_id: str, started_s: float) -> float | None:
+    def reported_end_s(self, job_id: str, attempt: int) -> float | None:
         """Return the end of a job by its own reports, None if its last estimate follows from else.
 
-        The reports of an earlier attempt tell no end of the one that was launched at ``started_s``.
+        The reports of an earlier attempt tell no end of this one.
         """
         reported = self._progress.get(job_id)
         if self.sources.get(job_id) is not EstimateSource.PROGRESS or reported is None:
             return None
-        if reported.remaining_s is None or reported.started_s != started_s:
+        if reported.remaining_s is None or reported.attempt != attempt:
             return None
         return reported.seen_s + reported.remaining_s
 
@@ -133,25 +133,27 @@ class RunTimeEstimates:
         job_id: str,
         at_s: float,
         facts: Mapping[str, object],
-        started_s: float,
-        start_s: float | None = None,
+        attempt: int,
+        begun_s: float | None = None,
     ) -> float | None:
         """Note the step that a job reports; return for how long it will go on, None if that is unknown.
+
+        All times are by one clock that nobody sets.
 
         Args:
             job_id: of the job.
             at_s: when it reported.
             facts: what it reported.
-            started_s: when its attempt was launched.
-            start_s: from then to the end of its first step; None if nobody saw that.
+            attempt: that reported it.
+            begun_s: when the first step of the attempt was done; None if nobody saw that.
         """
         step, total = facts.get("progress.step"), facts.get("progress.total")
         if not isinstance(step, int) or not isinstance(total, int):
             return None
         known = self._progress.get(job_id)
-        if known is None or known.started_s != started_s or step < known.first_step:
-            known = self._progress[job_id] = ReportedProgress(started_s, at_s, step, at_s)
-        return known.observe(at_s, step, total, None if start_s is None else started_s + start_s)
+        if known is None or known.attempt != attempt or step < known.first_step:
+            known = self._progress[job_id] = ReportedProgress(attempt, at_s, step, at_s)
+        return known.observe(at_s, step, total, begun_s)
 
     def update(self, row: JobRow, sweep: JobArray | None = None) -> tuple[str, ...]:
         """Estimate anew after the end of a job, and return the jobs whose estimate has changed."""

@@ -173,6 +173,7 @@ class JobViews:
 
     def record_probe(self, probed: Probed) -> None:
         """Note what a running job would lose by a preemption: all since its last checkpoint, and a start."""
+        self.follow_clock(self.context.moment())
         view, age_s = self.running.get(probed.job_id), probed.facts.get("checkpoint.age_s")
         if view is None:
             return
@@ -183,8 +184,9 @@ class JobViews:
             saves = self.switching.saves(probed.job_id, probed.attempt, by_terms=False)
             view = replace(view, saves_when_asked=saves)
         reported_s = _reported_s(probed)
+        begun_s = None if probed.start_s is None else view.started_s - self._drift_s + probed.start_s
         remaining_s = self._estimates.observe_progress(
-            probed.job_id, reported_s, probed.facts, view.started_s, probed.start_s
+            probed.job_id, reported_s - self._drift_s, probed.facts, probed.attempt, begun_s
         )
         if remaining_s is not None and self.tracked_jobs[probed.job_id].row.job.time_limit is None:
             ends_s = reported_s + remaining_s
@@ -454,9 +456,10 @@ class JobViews:
         remaining_s = self._estimates.remaining_s(row, sweep) if limit_s is None else limit_s
         if remaining_s is None:
             return None
-        started_s = state.since.timestamp() + shift_s
-        reported_s = None if limit_s is not None else self._estimates.reported_end_s(row.job.id, started_s)
-        return started_s + remaining_s if reported_s is None else reported_s
+        reported_s = self._estimates.reported_end_s(row.job.id, state.attempt.number)
+        if limit_s is not None or reported_s is None:
+            return state.since.timestamp() + shift_s + remaining_s
+        return reported_s + self._drift_s
 
     def _ends_by(self, row: JobRow, state: Allocated) -> EstimateSource | None:
         """Return the source of the estimate of a job's end that was made just now."""

@@ -23,7 +23,7 @@ from runner.control.messages import Probed
 from runner.control.scheduler import REPLAN_S, Explanation
 from runner.control.switching import STAYS_S
 from runner.core.job.attempt import Start, StartFrom
-from runner.core.job.events import CancelRequested, Event, HoldRequested, RestartRequested
+from runner.core.job.events import CancelRequested, Event, HoldRequested, PreemptRequested, RestartRequested
 from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Allocated, Finished, Held, Preparing, Queued, Running, Starting, Stopping
@@ -778,6 +778,31 @@ def test_the_reported_end_of_a_job_stays_where_it_is_when_its_owner_ends_another
     site.settle()
     site.daemon.scheduler.jobs.update(site.daemon.scheduler.jobs.tracked_jobs[job_id])
     assert {each.job_id: each.ends_s for each in site.daemon.snapshot().running}[job_id] == ends[job_id]
+
+
+def test_the_reported_end_of_a_job_stays_where_it_is_when_its_preemption_is_called_off(site: Host) -> None:
+    job_id = hand_in(site, Wish())
+    _report(site, job_id, step_s=10.0)
+    site.clock.jump(0.3)  # less than counts as set
+    site.daemon.apply_event(site.row(job_id), PreemptRequested(site.clock.now(), "99", "of job 99"))
+    site.settle()
+    assert "switch_called_off" in kinds(site, job_id)
+    [running] = site.daemon.snapshot().running
+    assert running.ends_s == pytest.approx(site.clock.now().timestamp() + 1000, abs=1)
+
+
+def test_the_reported_end_and_rate_of_a_job_stay_when_the_time_of_day_is_set(site: Host) -> None:
+    job_id = hand_in(site, Wish())
+    _report(site, job_id, step_s=10.0)
+    site.clock.jump(86400)
+    [running] = site.daemon.snapshot().running
+    assert running.ends_s == pytest.approx(site.clock.now().timestamp() + 1000, abs=1)
+    site.clock.jump(86400)
+    site.clock.forward(10)
+    facts = {"progress.step": 901, "progress.total": 1000}
+    site.daemon.scheduler.jobs.record_probe(Probed(job_id, 1, site.clock.now(), facts))
+    [running] = site.daemon.snapshot().running
+    assert running.ends_s == pytest.approx(site.clock.now().timestamp() + 990, abs=1)
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,8 @@ class JobViews:
         """Note what a running job would lose by a preemption: all since its last checkpoint, and a start."""
         self.follow_clock(self.context.moment())
         view, age_s = self.running.get(probed.job_id), probed.facts.get("checkpoint.age_s")
-        if view is None:
+        state = None if view is None else self.tracked_jobs[probed.job_id].row.job.state
+        if view is None or not isinstance(state, Allocated) or state.attempt.number != probed.attempt:
             return
         if isinstance(age_s, int | float):
             view = replace(view, checkpoint_s=probed.at.timestamp() - age_s)

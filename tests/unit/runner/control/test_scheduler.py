@@ -828,6 +828,19 @@ def test_a_restarted_job_needs_the_steps_from_where_it_begins(
     assert running.ends_s == pytest.approx(running.started_s + 10.0 * left, abs=1)
 
 
+def test_a_late_report_of_an_earlier_attempt_tells_nothing_of_the_present_one(site: Host) -> None:
+    job_id = hand_in(site, Wish())
+    _report(site, job_id, step_s=10.0)
+    site.daemon.apply_event(
+        site.row(job_id), RestartRequested(site.clock.now(), "ann", Start(StartFrom.SCRATCH))
+    )
+    site.settle()
+    before = site.daemon.snapshot().running
+    facts = {"progress.step": 901, "progress.total": 1000}
+    site.daemon.scheduler.jobs.record_probe(Probed(job_id, 1, site.clock.now(), facts))
+    assert (site.row(job_id).job.attempts, site.daemon.snapshot().running) == (2, before)
+
+
 def test_the_end_of_a_job_that_has_waited_follows_from_its_new_start(site: Host) -> None:
     job_id = hand_in(site, Wish())
     site.attempt_service.steps[job_id] = 900

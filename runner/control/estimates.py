@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from runner.core.job.attempt import StartFrom
+from runner.core.job.attempt import Attempt, StartFrom
 from runner.core.job.model import Job
-from runner.core.job.states import Queued
+from runner.core.job.states import Allocated, Queued
 from runner.core.ports.store import JobRow, SimilarBy, UsageHistory
 from runner.core.scheduler.snapshot import EstimateSource, JobArray
 
@@ -37,6 +37,7 @@ class ReportedProgress:
     """The progress of one attempt: its first step that was seen, and what follows for its end."""
 
     attempt: int
+    revision: int  # of the job file that it began with
     first_s: float  # when its step was still the first one
     first_step: int
     seen_s: float  # when the newest step was reported
@@ -95,9 +96,12 @@ class RunTimeEstimates:
         self.sources.pop(row.job.id, None)
         if row.job.time_limit is not None:
             return None
-        reported = self._progress.get(row.job.id)
+        reported, state = self._progress.get(row.job.id), row.job.state
+        revision = state.attempt.revision if isinstance(state, Allocated) else row.job.revision
+        if reported is not None and reported.revision != revision:
+            reported = None  # it may have had other steps
         if reported is not None and reported.remaining_s is not None:
-            if isinstance(row.job.state, Queued) and (step := _next_step(row.job)) is not None:
+            if isinstance(state, Queued) and (step := _next_step(row.job)) is not None:
                 reported.continue_from(step)
             self.sources[row.job.id] = EstimateSource.PROGRESS
             return reported.remaining_s
@@ -133,7 +137,7 @@ class RunTimeEstimates:
         job_id: str,
         at_s: float,
         facts: Mapping[str, object],
-        attempt: int,
+        attempt: Attempt,
         begun_s: float | None = None,
     ) -> float | None:
         """Note the step that a job reports; return for how long it will go on, None if that is unknown.
@@ -151,8 +155,10 @@ class RunTimeEstimates:
         if not isinstance(step, int) or not isinstance(total, int):
             return None
         known = self._progress.get(job_id)
-        if known is None or known.attempt != attempt or step < known.first_step:
-            known = self._progress[job_id] = ReportedProgress(attempt, at_s, step, at_s)
+        if known is None or known.attempt != attempt.number or step < known.first_step:
+            known = self._progress[job_id] = ReportedProgress(
+                attempt.number, attempt.revision, at_s, step, at_s
+            )
         return known.observe(at_s, step, total, begun_s)
 
     def update(self, row: JobRow, sweep: JobArray | None = None) -> tuple[str, ...]:

@@ -187,7 +187,7 @@ class JobViews:
         reported_s = _reported_s(probed)
         begun_s = None if probed.start_s is None else view.started_s - self._drift_s + probed.start_s
         remaining_s = self._estimates.observe_progress(
-            probed.job_id, reported_s - self._drift_s, probed.facts, probed.attempt, begun_s
+            probed.job_id, reported_s - self._drift_s, probed.facts, state.attempt, begun_s
         )
         if remaining_s is not None and self.tracked_jobs[probed.job_id].row.job.time_limit is None:
             ends_s = reported_s + remaining_s

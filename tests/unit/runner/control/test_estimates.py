@@ -8,9 +8,10 @@ from statistics import median
 import pytest
 
 from runner.control.estimates import LEAST_S, SCHEDULE, RunTimeEstimates, rounded
+from runner.core.job.attempt import Allocation, Attempt
 from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
-from runner.core.job.states import Preparing, Queued
+from runner.core.job.states import Preparing, Queued, Running
 from runner.core.policy.history import History
 from runner.core.ports.store import JobRow, SimilarBy
 from runner.core.ports.users import Owner
@@ -18,6 +19,7 @@ from runner.core.scheduler.snapshot import JobArray
 from tests.fakes.daemon.history import NoHistory
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
+FIRST = Attempt(1, 1)
 
 
 @dataclass
@@ -121,13 +123,13 @@ def test_jobs_of_a_schedule_learn_from_its_earlier_ones() -> None:
 def test_a_job_that_reports_its_steps_is_estimated_by_its_own_rate() -> None:
     learned = RunTimeEstimates(Past())
     facts: dict[str, object] = {"progress.step": 10, "progress.total": 110}
-    assert learned.observe_progress("1", 100.0, facts, 1) is None
-    assert learned.observe_progress("1", 102.0, {**facts, "progress.step": 12}, 1) is None
-    assert learned.observe_progress("1", 110.0, {**facts, "progress.step": 30}, 1) == 40.0
+    assert learned.observe_progress("1", 100.0, facts, FIRST) is None
+    assert learned.observe_progress("1", 102.0, {**facts, "progress.step": 12}, FIRST) is None
+    assert learned.observe_progress("1", 110.0, {**facts, "progress.step": 30}, FIRST) == 40.0
     assert learned.remaining_s(row("1")) == 40.0
     assert learned.remaining_s(row("1", limit=timedelta(hours=9))) is None
-    assert learned.observe_progress("1", 111.0, {"progress.step": 31}, 1) is None
-    later = learned.observe_progress("1", 200.0, {**facts, "progress.step": 30}, 2)
+    assert learned.observe_progress("1", 111.0, {"progress.step": 31}, FIRST) is None
+    later = learned.observe_progress("1", 200.0, {**facts, "progress.step": 30}, replace(FIRST, number=2))
     assert later is None, "another attempt has another rate"
     learned.forget("1")
     assert learned.remaining_s(row("1")) is None
@@ -148,7 +150,7 @@ def test_the_end_of_a_job_is_known_to_a_tenth_after_a_tenth_of_its_steps() -> No
         learned, known = RunTimeEstimates(Past()), None
         for step in range(1, total // 10 + 1):
             facts = {"progress.step": step, "progress.total": total}
-            known = learned.observe_progress(str(number), times[step], facts, 1)
+            known = learned.observe_progress(str(number), times[step], facts, FIRST)
         assert known is not None
         errors.append(abs(times[total // 10] + known - times[-1]) / times[-1])
     assert median(errors) <= 0.1
@@ -157,32 +159,32 @@ def test_the_end_of_a_job_is_known_to_a_tenth_after_a_tenth_of_its_steps() -> No
 def test_what_comes_before_the_first_step_is_not_part_of_the_rate() -> None:
     learned = RunTimeEstimates(Past())
     for at_s in (100.0, 105.0, 160.0):  # a minute of loading and compiling
-        assert learned.observe_progress("1", at_s, {"progress.step": 0, "progress.total": 100}, 1) is None
-    assert learned.observe_progress("1", 170.0, {"progress.step": 10, "progress.total": 100}, 1) == 90.0
+        assert learned.observe_progress("1", at_s, {"progress.step": 0, "progress.total": 100}, FIRST) is None
+    assert learned.observe_progress("1", 170.0, {"progress.step": 10, "progress.total": 100}, FIRST) == 90.0
 
 
 def test_a_first_step_that_was_seen_late_is_where_the_rate_begins() -> None:
     """A minute of compiling reports nothing, and the first probe after it sees ten steps."""
     learned = RunTimeEstimates(Past())
     facts: dict[str, object] = {"progress.step": 0, "progress.total": 100}
-    assert learned.observe_progress("1", 100.0, facts, 1) is None
-    assert learned.observe_progress("1", 170.0, {**facts, "progress.step": 10}, 1, 161.0) == 90.0
-    assert learned.observe_progress("1", 200.0, {**facts, "progress.step": 40}, 1, 161.0) == 60.0
+    assert learned.observe_progress("1", 100.0, facts, FIRST) is None
+    assert learned.observe_progress("1", 170.0, {**facts, "progress.step": 10}, FIRST, 161.0) == 90.0
+    assert learned.observe_progress("1", 200.0, {**facts, "progress.step": 40}, FIRST, 161.0) == 60.0
 
 
 def test_a_first_step_of_which_nobody_saw_more_than_the_later_ones_changes_no_rate() -> None:
     learned = RunTimeEstimates(Past())
     facts: dict[str, object] = {"progress.step": 20, "progress.total": 100}
-    assert learned.observe_progress("1", 100.0, facts, 1, 81.0) is None
-    assert learned.observe_progress("1", 110.0, {**facts, "progress.step": 30}, 1, 81.0) == 70.0
+    assert learned.observe_progress("1", 100.0, facts, FIRST, 81.0) is None
+    assert learned.observe_progress("1", 110.0, {**facts, "progress.step": 30}, FIRST, 81.0) == 70.0
 
 
 def test_the_end_that_a_job_reports_is_counted_from_its_report() -> None:
     learned = RunTimeEstimates(Past())
     facts = {"progress.step": 0, "progress.total": 100}
-    learned.observe_progress("1", 100.0, facts, 1)
+    learned.observe_progress("1", 100.0, facts, FIRST)
     assert learned.reported_end_s("1", 1) is None
-    learned.observe_progress("1", 150.0, {**facts, "progress.step": 50}, 1)
+    learned.observe_progress("1", 150.0, {**facts, "progress.step": 50}, FIRST)
     assert learned.remaining_s(row("1")) == 50.0
     assert learned.reported_end_s("1", 1) == 200.0
     assert learned.reported_end_s("1", 2) is None, "another attempt is at another step"
@@ -192,6 +194,18 @@ def test_a_job_whose_versions_are_no_steps_needs_as_long_as_it_has_reported() ->
     learned = RunTimeEstimates(Past())
     for step in (0, 50):
         facts: dict[str, object] = {"progress.step": step, "progress.total": 100}
-        learned.observe_progress("1", 100.0 + step, facts, 1)
+        learned.observe_progress("1", 100.0 + step, facts, FIRST)
     job = Job("1", Queued(NOW, "image"), saved=3, has_versions=True)
     assert learned.remaining_s(replace(row("1"), job=job)) == 50.0
+
+
+def test_a_job_that_has_another_revision_by_now_is_not_known_by_its_old_steps() -> None:
+    learned = RunTimeEstimates(Past())
+    for step in (0, 50):
+        learned.observe_progress("1", 100.0 + step, {"progress.step": step, "progress.total": 100}, FIRST)
+    running = Job("1", Running(NOW, "image", FIRST, Allocation()), revision=2)
+    told = [
+        learned.remaining_s(replace(row("1"), job=job))
+        for job in (running, replace(running, state=Queued(NOW, "image")))
+    ]
+    assert told == [50.0, None], "the present attempt has its own steps until it ends"

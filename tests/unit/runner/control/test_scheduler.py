@@ -23,11 +23,18 @@ from runner.control.messages import Probed
 from runner.control.scheduler import REPLAN_S, Explanation
 from runner.control.switching import STAYS_S
 from runner.core.job.attempt import Start, StartFrom
-from runner.core.job.events import CancelRequested, Event, HoldRequested, PreemptRequested, RestartRequested
+from runner.core.job.events import (
+    CancelRequested,
+    Event,
+    HoldRequested,
+    PreemptRequested,
+    RestartRequested,
+    RevisionApplied,
+)
 from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Allocated, Finished, Held, Preparing, Queued, Running, Starting, Stopping
-from runner.core.policy.model import Ceilings
+from runner.core.policy.model import Ceilings, Verb
 from runner.core.ports.schedules import ScheduleRow
 from runner.core.ports.store import JobRow, RecordedTransition
 from runner.core.ports.users import Owner
@@ -826,6 +833,21 @@ def test_a_restarted_job_needs_the_steps_from_where_it_begins(
     assert site.row(job_id).job.attempts == 2
     [running] = site.daemon.snapshot().running
     assert running.ends_s == pytest.approx(running.started_s + 10.0 * left, abs=1)
+
+
+def test_a_job_with_more_steps_by_a_new_revision_is_not_taken_for_a_short_one(site: Host) -> None:
+    job_id = hand_in(site, Wish())
+    site.attempt_service.steps[job_id] = 900
+    _report(site, job_id, step_s=10.0)
+    job, half = site.row(job_id).job, timedelta(seconds=30)
+    more = '{"job": {"steps": 100000}}'
+    site.daemon.apply_event(
+        site.row(job_id),
+        RevisionApplied(site.clock.now(), "ann", 2, more, Verb.RESUME, "why", job.history, half, None, 9),
+    )
+    site.settle()
+    assert site.row(job_id).job.attempts == 2
+    assert [each.ends_s for each in site.daemon.snapshot().running] == [None]
 
 
 def test_a_late_report_of_an_earlier_attempt_tells_nothing_of_the_present_one(site: Host) -> None:

@@ -14,7 +14,7 @@ from runner.adapters.docker.export import export_image
 from runner.adapters.slurm.oci import MOUNT_POINTS
 from runner.core.ports.executor import LaunchRefused
 
-SCHEMA: Final = 2
+SCHEMA: Final = 3
 """Increment it when an image is unpacked to something else: what is there is then left."""
 
 

@@ -56,6 +56,22 @@ def test_nothing_but_the_devices_of_an_image_is_left_out(tmp_path: Path) -> None
     }
 
 
+def test_an_image_brings_no_device_to_those_who_see_it(tmp_path: Path) -> None:
+    """Each device that is left out is told by tar: here in more words than a pipe holds."""
+    devices = [(f"usr/share/chroot/dev/sd{number}", 0o666, tarfile.BLKTYPE) for number in range(2000)]
+    image = archive(*devices, ("usr/share/chroot/bin/sh", 0o755, tarfile.REGTYPE))
+    _extract(iter([image]), tmp_path)
+    left = {path for path in tmp_path.rglob("*") if not path.is_dir()}
+    assert left == {tmp_path / "usr/share/chroot/bin/sh"}
+
+
+def test_an_image_that_lacks_more_than_its_devices_is_not_unpacked(tmp_path: Path) -> None:
+    (tmp_path / "usr/share/in/its/way").mkdir(parents=True)
+    image = archive(("dev2/sda", 0o666, tarfile.BLKTYPE), ("usr/share", 0o644, tarfile.REGTYPE))
+    with pytest.raises(Unavailable, match=r"unpacked: .*usr/share: Cannot open"):
+        _extract(iter([image]), tmp_path)
+
+
 def test_an_archive_that_breaks_off_is_told_with_the_directory(tmp_path: Path) -> None:
     broken = archive(("file", 0o644, tarfile.REGTYPE))[:300] + os.urandom(CHUNK)
     with pytest.raises(Unavailable, match="the image cannot be unpacked"):

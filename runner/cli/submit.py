@@ -92,10 +92,7 @@ def submit(  # noqa: PLR0913  one per option
         complain(f"--follow goes with one job; waits for all {len(jobs)} instead")
         follow, wait = False, True
     if client and not dry_run and (follow or wait):
-        for job in jobs:
-            codes.append(_stay(client, job, follow=follow, as_json=as_json))
-            if codes[-1] == INTERRUPTED:
-                break
+        codes += _stay(client, jobs, follow=follow, as_json=as_json)
     click.get_current_context().exit(next((code for code in codes if code), 0))
 
 
@@ -254,16 +251,19 @@ def _show_schedule(made: dict[str, Any]) -> None:
     told(made)
 
 
-def _stay(client: Client, job: dict[str, Any], *, follow: bool, as_json: bool) -> int:
-    """Wait until a job has ended, and return the exit code for its outcome."""
+def _stay(client: Client, jobs: list[dict[str, Any]], *, follow: bool, as_json: bool) -> list[int]:
+    """Wait until jobs have ended, and return the exit codes for their outcomes."""
     from runner.cli.follow import follow_to_the_end
-    from runner.cli.wait import wait_to_the_end
+    from runner.cli.wait import exit_codes, tell_end
 
-    try:
-        if follow:
-            return follow_to_the_end(client.following(), job["id"], as_json=as_json)
-        return wait_to_the_end(client, job["id"], as_json=as_json)
-    except KeyboardInterrupt:
-        name = job["name"]
-        complain(f"{name} goes on: runner logs -f {name} follows it, runner cancel {name} stops it")
-        return INTERRUPTED
+    ends = []
+    for job in jobs:
+        try:
+            if follow:
+                return [follow_to_the_end(client.following(), job["id"], as_json=as_json)]
+            ends.append(tell_end(client, job["id"], as_json=as_json))
+        except KeyboardInterrupt:
+            name = job["name"]
+            complain(f"{name} goes on: runner logs -f {name} follows it, runner cancel {name} stops it")
+            return [*exit_codes(ends), INTERRUPTED]
+    return exit_codes(ends)

@@ -14,6 +14,8 @@ from runner.cli.failure import complain_of_failure
 from runner.cli.parameters import as_json, perhaps_a_sweep, perhaps_jobs, seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from runner.client.client import Client
     from runner.client.types import JobDetail
 
@@ -45,18 +47,28 @@ def wait(jobs: tuple[str, ...], *, sweep: str | None, timeout: float | None, as_
     deadline = None if timeout is None else time.monotonic() + timeout
     patient = client.following(deadline)
     ids = [job["id"] for job in chosen_jobs(patient, jobs, sweep)]  # all, before waiting for the first
-    ends = [_tell_end(client, job_id, as_json=as_json, deadline=deadline) for job_id in ids]
-    some = any(job["outcome"] == "succeeded" for _, job in ends)
-    codes = (code for code, job in ends if not (some and job["why"] == OVERTAKEN))
-    click.get_current_context().exit(next((code for code in codes if code), 0))
+    ends = [tell_end(client, job_id, as_json=as_json, deadline=deadline) for job_id in ids]
+    click.get_current_context().exit(next((code for code in exit_codes(ends) if code), 0))
 
 
-def wait_to_the_end(client: Client, ref: str, *, as_json: bool, deadline: float | None = None) -> int:
-    """Print the outcome of a job and return its exit code, or 124 if ``deadline`` came first."""
-    return _tell_end(client, ref, as_json=as_json, deadline=deadline)[0]
+def exit_codes(ends: Sequence[tuple[int, JobDetail]]) -> list[int]:
+    """Return the exit codes of jobs, without those of candidates that were not among the best of their sweep.
+
+    If none of a sweep's has succeeded, all count.
+    """
+    won = {_sweep_of(job) for _, job in ends if job["outcome"] == "succeeded"} - {None}
+    return [code for code, job in ends if not (job["why"] == OVERTAKEN and _sweep_of(job) in won)]
 
 
-def _tell_end(client: Client, ref: str, *, as_json: bool, deadline: float | None) -> tuple[int, JobDetail]:
+def _sweep_of(job: JobDetail) -> str | None:
+    sweep = (job["revision"] or {}).get("sweep")
+    return sweep["id"] if sweep else None
+
+
+def tell_end(
+    client: Client, ref: str, *, as_json: bool, deadline: float | None = None
+) -> tuple[int, JobDetail]:
+    """Print the outcome of a job; return its exit code, 124 if ``deadline`` came first, and the job."""
     done, job = await_end(client, ref, deadline)
     if as_json:
         say_json(job)

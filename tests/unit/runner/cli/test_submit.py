@@ -193,6 +193,20 @@ def test_waiting_for_a_job_that_is_held_exits_12(api: FakeApi, invoke: Invoke, j
     assert json.loads(result.stdout.splitlines()[1])["why"] == "no valid checkpoint"
 
 
+def test_who_has_submitted_a_sweep_and_waits_gets_its_success(
+    api: FakeApi, invoke: Invoke, job_file: Path
+) -> None:
+    def end() -> None:
+        first, *others = api.jobs.values()
+        first.update(ended(), revision={"sweep": {"id": "000001"}})
+        for job in others:
+            job.update(ended("cancelled", "cancelled by its sweep"), revision={"sweep": {"id": "000001"}})
+
+    three(api)
+    api.turns["wait"].append(end)
+    assert invoke("submit", "--wait", str(job_file)).exit_code == 0
+
+
 def three(api: FakeApi) -> None:
     """Let the next submission be of a matrix of three."""
     api.turns["submit"].append(lambda: setattr(api, "matrix", 3))

@@ -46,15 +46,29 @@ def test_a_candidate_that_its_sweep_has_paused_is_waited_for(api: FakeApi, invok
 def test_candidates_that_their_sweep_cancels_are_no_failure_if_another_succeeds(
     api: FakeApi, invoke: Invoke, outcome: str, why: str, code: int
 ) -> None:
-    api.add("rate-1", **ended("cancelled", "cancelled by its sweep"))
-    api.add("rate-2", **ended(outcome, why))
+    api.add("rate-1", **of_sweep("1"), **ended("cancelled", "cancelled by its sweep"))
+    api.add("rate-2", **of_sweep("1"), **ended(outcome, why))
     assert invoke("wait", "rate").exit_code == code
 
 
+@pytest.mark.parametrize("other", [{}, {"revision": None}, {"revision": {"sweep": {"id": "3"}}}])
+def test_a_job_that_succeeds_is_no_success_of_a_sweep_that_it_does_not_belong_to(
+    api: FakeApi, invoke: Invoke, other: dict[str, object]
+) -> None:
+    api.add("prep", **other, **ended())
+    api.add("rate-1", **of_sweep("1"), **ended("cancelled", "cancelled by its sweep"))
+    assert invoke("wait", "prep", "rate").exit_code == 11
+
+
 def test_a_candidate_that_a_person_cancels_is_a_failure(api: FakeApi, invoke: Invoke) -> None:
-    api.add("rate-1", **ended("cancelled", "cancelled by ada"))
-    api.add("rate-2", **ended())
+    api.add("rate-1", **of_sweep("1"), **ended("cancelled", "cancelled by ada"))
+    api.add("rate-2", **of_sweep("1"), **ended())
     assert invoke("wait", "rate").exit_code == 11
+
+
+def of_sweep(first: str) -> dict[str, object]:
+    """Return the facts of a job of the sweep that begins with a job."""
+    return {"revision": {"sweep": {"id": first}}}
 
 
 def test_a_name_that_no_job_has_is_told_before_any_is_waited_for(api: FakeApi, invoke: Invoke) -> None:

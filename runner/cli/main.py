@@ -308,7 +308,7 @@ def cli() -> None:
 
     A job file says what to train. The runner builds the image, allocates devices, and resumes the job
     from its newest checkpoint when its program dies. JOB is an id or a name. A name means your own
-    newest job of that name; if you have none, only one other user may have jobs of that name.
+    newest job or matrix of that name; if you have none, only one other user may have jobs of that name.
 
     \b
     runner init job.yaml            write a commented job file that works

@@ -16,7 +16,6 @@ from runner.core.sweep import is_paused
 from runner.files.revision import parse_revision
 from runner.services.context import Caller, NotFound, ServiceContext
 from runner.services.queries import JobQueries
-from runner.services.submission.dependencies import matrix_named
 
 CANARY: Final = "its canary"
 """Holds a job for some time."""
@@ -38,8 +37,7 @@ class JobControlService:
 
     def cancel(self, caller: Caller, reference: str) -> tuple[JobRow, bool]:
         """Cancel a job; return it, and whether this call changed anything: to cancel twice is no error."""
-        changed = self.cancel_all(caller, (reference,))
-        return changed[0] if changed else (self.queries.sweep(caller, reference)[0], False)
+        return self.cancel_all(caller, (reference,))[0]
 
     def cancel_sweep(self, caller: Caller, reference: str) -> tuple[tuple[JobRow, bool], ...]:
         """Cancel the jobs of a matrix that have not ended, all or none; see ``cancel_all``."""
@@ -56,18 +54,15 @@ class JobControlService:
         return self._cancel(caller, [row for ref in references for row in self._named(caller, ref)])
 
     def _named(self, caller: Caller, reference: str) -> Sequence[JobRow]:
-        """Return a job, or by the name of a matrix those of its jobs that have not ended."""
+        """Return a job, or of a matrix by its name the jobs that have not ended; all if all have."""
         try:
-            row = self.queries.find_living(reference, caller)
+            return (self.queries.find_living(reference, caller),)
         except NotFound as unknown:
             try:
                 rows = self.queries.sweep(caller, reference)
             except NotFound:
                 raise unknown from None
-            return _unfinished(rows)
-        if reference == row.job.id or not isinstance(row.job.state, Finished):
-            return (row,)
-        return _unfinished(matrix_named(reference, row.owner.name, self.context.store)) or (row,)
+            return _unfinished(rows) or rows
 
     def _cancel(self, caller: Caller, rows: Sequence[JobRow]) -> tuple[tuple[JobRow, bool], ...]:
         for row in rows:

@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -48,23 +49,38 @@ class JobQueries:
         """Return a job by its id or its name; of several with a name the caller's newest.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there is none, or a matrix of that name is newer.
             Refused: it is the name of several users' jobs.
         """
-        context = self.context
-        user = None if caller is None else context.user(caller)
-        row = self._found(reference, caller, None if user is None else user.name)
-        if row is not None:
-            return row
+        found, name = self._named(reference, caller), one_line(reference)
+        if found and reference in {found[0].job.id, found[0].name}:
+            return found[0]
         fact = "there is no job of that id or name; runner list --all"
-        if caller is not None and reference in self.unrecorded(caller):
+        if found:
+            fact = f"is a matrix of {len(found)} jobs, and no newer job has that name"
+            fact += f"; runner list --sweep {name}"
+        elif caller is not None and reference in self.unrecorded(caller):
             fact = UNRECORDED.format(self.context.state_dir / "jobs" / reference)
-        elif user is not None:
-            other = dependencies.describe_namesake(
-                reference, user.name, user.uid, context.store, context.schedules
-            )
-            fact = other or fact
-        raise NotFound(f"{one_line(reference)}: {fact}")
+        elif caller is not None:
+            user = self.context.user(caller)
+            if self.context.schedules.named(reference, user.uid, user.name):
+                fact = f"is a schedule, and no job has that name; runner schedule show {name}"
+        raise NotFound(f"{name}: {fact}")
+
+    def _named(self, reference: str, caller: Caller | None) -> tuple[JobRow, ...]:
+        """Return a job, or all jobs of a matrix: the caller's newest of a name; without one another user's.
+
+        Raises:
+            Refused: as ``find``.
+        """
+        user = None if caller is None else self.context.user(caller).name
+        newest = partial(dependencies.newest_named, reference, store=self.context.store)
+        if user is not None and not reference.isdecimal() and (own := newest(user)):
+            return own
+        row = self._found(reference, caller, user)
+        if row is None or row.job.id == reference:
+            return () if row is None else (row,)
+        return newest(row.owner.name)
 
     def _found(self, reference: str, caller: Caller | None, user: str | None) -> JobRow | None:
         """Return a job by its id or its name; where jobs are private, no other user's by its name.
@@ -153,16 +169,17 @@ class JobQueries:
         return row
 
     def find_living(self, reference: str, caller: Caller) -> JobRow:
-        """Return a job as ``find`` does; of several with a name the newest that has not ended.
+        """Return a job as ``find`` does; if what it means has ended, the newest of that name that has not.
 
-        It is for what can be done to such a job alone.
+        It is for what can be done to such a job alone.  An older matrix is never meant: it is many jobs.
         """
-        row = self.find(reference, caller)
-        if reference == row.job.id or not isinstance(row.job.state, Finished):
-            return row
-        tracked = [each.row for each in list(self.context.daemon.tracked_jobs.values())]
-        living = [each for each in tracked if (each.name, each.owner) == (row.name, row.owner)]
-        return max(living, key=lambda each: int(each.job.id), default=row)
+        found = self._named(reference, caller)
+        if found and all(isinstance(each.job.state, Finished) for each in found):
+            tracked = [each.row for each in list(self.context.daemon.tracked_jobs.values())]
+            living = [each for each in tracked if (each.name, each.owner) == (reference, found[0].owner)]
+            if living:
+                return max(living, key=lambda each: int(each.job.id))
+        return self.find(reference, caller)
 
     def readable_living(self, caller: Caller, reference: str) -> JobRow:
         """Return the job of ``find_living`` if the caller may read and steer it, as ``readable`` does."""

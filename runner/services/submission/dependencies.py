@@ -7,9 +7,8 @@ newer.  An id may belong to any user: a dependency reveals nothing that a list d
 from collections.abc import Callable, Iterable, Iterator
 
 from runner.base.errors import Refused
-from runner.base.textfile import FileError, Problem, one_line, quoted
+from runner.base.textfile import FileError, Problem, quoted
 from runner.core.job.states import Finished, Outcome
-from runner.core.ports.schedules import Schedules
 from runner.core.ports.store import JobRow, JobStore
 from runner.core.scheduler.dependencies import CircularDependency, Readiness, check_cycles, check_dependency
 from runner.core.scheduler.snapshot import Dependency, DependencyCondition, EndedJob
@@ -80,30 +79,14 @@ def _succeeded(row: JobRow) -> bool:
 def jobs_named(reference: str, owner: str, store: JobStore) -> Iterator[str]:
     """Yield the ids of a reference: of one job, of all jobs of a matrix, or none."""
     row = store.get(reference)
-    matrix = () if row else matrix_named(reference, owner, store)
-    row = row or store.newest_of(owner, reference)
-    if row is not None and (not matrix or int(row.job.id) > int(matrix[0].job.id)):
-        yield row.job.id
-    else:
-        yield from (each.job.id for each in matrix)
+    yield from (each.job.id for each in ((row,) if row else newest_named(reference, owner, store)))
 
 
-def describe_namesake(
-    reference: str, owner: str, uid: int, store: JobStore, schedules: Schedules
-) -> str | None:
-    """Return the schedule or matrix of a user with a name that none of their jobs has; None if none has."""
-    name = one_line(reference)
-    if schedules.named(reference, uid, owner):
-        return f"is a schedule, and no job has that name; runner schedule show {name}"
-    if jobs := matrix_named(reference, owner, store):
-        return f"is a matrix of {len(jobs)} jobs, and no job has that name; runner list --sweep {name}"
-    return None
-
-
-def matrix_named(name: str, owner: str, store: JobStore) -> tuple[JobRow, ...]:
-    """Return all jobs of a user's newest matrix of a name, in order; none if there is none."""
-    first = store.newest_of(owner, f"{name}-1")
-    return () if first is None else members(first, store)
+def newest_named(name: str, owner: str, store: JobStore) -> tuple[JobRow, ...]:
+    """Return a user's newest job of a name, or all jobs of the newest matrix of that name if it is newer."""
+    row, first = store.newest_of(owner, name), store.newest_of(owner, f"{name}-1")
+    matrix = () if first is None else members(first, store)
+    return matrix if row is None or (matrix and int(matrix[0].job.id) > int(row.job.id)) else (row,)
 
 
 def members(row: JobRow, store: JobStore) -> tuple[JobRow, ...]:

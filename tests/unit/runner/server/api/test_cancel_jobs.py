@@ -77,6 +77,32 @@ def test_a_job_that_has_ended_keeps_no_matrix_of_its_name_from_being_cancelled(s
     assert [(each["job"]["id"], each["changed"]) for each in found] == [(job_id, True) for job_id in "2345"]
 
 
+def test_the_jobs_of_others_keep_no_matrix_of_their_name_from_being_cancelled(site: Site) -> None:
+    site.submit(uid=ME + 1)
+    site.submit(uid=ME + 2)
+    site.submit(MATRIX)
+    found = site.ask("POST", "/cancel", {"jobs": ["job"]}).json()["jobs"]
+    assert [(each["job"]["id"], each["changed"]) for each in found] == [(job_id, True) for job_id in "3456"]
+
+
+def test_a_matrix_that_has_ended_keeps_no_older_job_of_its_name_from_being_cancelled(site: Site) -> None:
+    site.submit()
+    site.until("running")
+    site.submit(MATRIX)
+    site.ask("POST", "/cancel", {"sweep": "2"})
+    found = site.ask("POST", "/cancel", {"jobs": ["job"]}).json()["jobs"]
+    assert [(each["job"]["id"], each["changed"]) for each in found] == [("1", True)]
+
+
+def test_a_job_that_has_ended_does_not_mean_an_older_matrix_of_its_name(site: Site) -> None:
+    submitted(site)
+    site.submit()
+    site.ask("POST", "/jobs/5/cancel")
+    found = site.ask("POST", "/cancel", {"jobs": ["job"]}).json()["jobs"]
+    assert [(each["job"]["id"], each["changed"]) for each in found] == [("5", False)]
+    assert outcomes(site) == [None] * 4
+
+
 def test_the_name_of_one_of_a_matrix_that_has_ended_means_none_of_the_others(site: Site) -> None:
     submitted(site)
     site.ask("POST", "/jobs/3/cancel")

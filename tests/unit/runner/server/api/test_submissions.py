@@ -333,11 +333,40 @@ def test_the_jobs_of_a_matrix_are_found_by_any_of_them_by_its_name_and_by_label(
     assert (listed(site, "label=seed%3D2"), listed(site, "label=seed%3D9")) == (["rate-2"], [])
 
 
+OF_RATE = "rate: is a matrix of 3 jobs, and no newer job has that name; runner list --sweep rate"
+
+
 @pytest.mark.parametrize("question", ["", "/wait", "/log", "/why"])
 def test_who_asks_for_one_job_by_the_name_of_a_matrix_is_told_what_it_is(site: Site, question: str) -> None:
     site.submit(MATRIX, name="rate")
-    said = "rate: is a matrix of 3 jobs, and no job has that name; runner list --sweep rate"
-    assert error(site.ask("GET", f"/jobs/rate{question}")) == (404, "not_found", said)
+    assert error(site.ask("GET", f"/jobs/rate{question}")) == (404, "not_found", OF_RATE)
+
+
+@pytest.mark.parametrize("question", ["", "/wait", "/log", "/why"])
+def test_the_name_of_an_older_job_or_of_other_users_does_not_mean_them_instead_of_ones_matrix(
+    site: Site, question: str
+) -> None:
+    for uid in (ME, 4711, 4712):
+        site.submit(name="rate", uid=uid)
+    site.submit(MATRIX, name="rate")
+    assert error(site.ask("GET", f"/jobs/rate{question}")) == (404, "not_found", OF_RATE)
+    site.submit(name="rate")
+    assert site.ask("GET", f"/jobs/rate{question}").is_success
+
+
+@pytest.mark.parametrize(
+    ("verb", "body"),
+    [("hold", {}), ("release", {}), ("restart", {"from": "scratch"}), ("signal", {"signal": "USR1"})],
+)
+def test_nothing_is_done_to_one_job_by_a_name_that_means_a_matrix(
+    site: Site, verb: str, body: dict[str, str]
+) -> None:
+    for uid in (ME, 4711):
+        site.submit(name="rate", uid=uid)
+    site.ask("POST", "/jobs/1/cancel")
+    site.until("finished")
+    site.submit(MATRIX, name="rate")
+    assert error(site.ask("POST", f"/jobs/rate/{verb}", body)) == (404, "not_found", OF_RATE)
 
 
 def test_a_name_that_only_looks_like_that_of_a_matrix_is_none(site: Site) -> None:

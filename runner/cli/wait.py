@@ -40,8 +40,8 @@ def wait(jobs: tuple[str, ...], *, sweep: str | None, timeout: float | None, as_
     """Wait until each JOB is finished or held, and exit with its outcome.
 
     With several jobs, the exit code is the first one that is not 0. A job that cannot start at present
-    is waited for; the reason goes to standard error. So is a candidate that its sweep has paused; one that
-    its sweep cancels counts as 0 if another succeeds.
+    is waited for; the reason goes to standard error. So is a candidate that its sweep has paused, unless
+    the sweep waits for one that is held; one that its sweep cancels counts as 0 if another succeeds.
     """
     client = client_for(jobs, sweep)
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -75,6 +75,8 @@ def tell_end(
     else:
         say(formatting.end_line(job) if done else f"{formatting.state_line(job)}; still, after --timeout")
         complain_of_failure(client, job)
+    if done and job["state"] == "held" and job["why"].startswith("paused at "):  # that would go on by itself
+        complain(f"{job['name']}: {client.why(job['id'])['why']}")
     return (formatting.exit_code(job) if done else TIMED_OUT), job
 
 

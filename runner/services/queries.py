@@ -32,6 +32,9 @@ UNRECORDED: Final = (
     "the store does not know this job, as after a restore; submit its file again; its directory is {}"
 )
 
+DECIDES: Final = timedelta(minutes=1)
+"""Time within which a sweep has decided about a candidate that has been held."""
+
 MOST_UNRECORDED: Final = 100
 """Ids that are named at once."""
 
@@ -270,7 +273,18 @@ class JobQueries:
         directory = self.context.attempt_service.directory(row)
         return directory.effective(directory.paths(row.job.attempts, row.job.lineage))
 
-    @staticmethod
-    def is_settled(row: JobRow) -> bool:
+    def is_settled(self, row: JobRow) -> bool:
         """Return True if a job has ended or is held: its state does not change by itself any more."""
-        return isinstance(row.job.state, Finished | Held) and not is_paused(row.job.state)
+        is_over = isinstance(row.job.state, Finished | Held)
+        return is_over and (not is_paused(row.job.state) or self.blocked(row) != "")
+
+    def blocked(self, row: JobRow) -> str:
+        """Return the held candidate that the sweep of a paused one waits for; empty if others go on."""
+        if not is_paused(row.job.state):
+            return ""
+        sweep, before = dependencies.members(row, self.context.store), self.context.clock.now() - DECIDES
+        left = [each for each in sweep if not isinstance(each.job.state, Finished)]
+        held = [each for each in left if not is_paused(each.job.state)]
+        if not held or any(not isinstance(s := each.job.state, Held) or s.since > before for each in left):
+            return ""
+        return f"; its sweep waits for {held[0].name}: runner release {held[0].job.id} lets that go on"

@@ -285,7 +285,8 @@ async def get_job(reference: str, service: ServiceDep, caller: CallerDep) -> Any
 def get_reason(reference: str, service: ServiceDep, caller: CallerDep) -> Any:
     """Answer with the pending reason of a job, or with what it does and its expected end."""
     row = service.queries.find(reference, caller)
-    return JSONResponse(reason(service.daemon, row, service.queries.missed_checkpoints(row), begins(row)))
+    more = service.queries.missed_checkpoints(row) + service.queries.blocked(row)
+    return JSONResponse(reason(service.daemon, row, more, begins(row)))
 
 
 @router.get("/jobs/{reference}/wait")
@@ -302,19 +303,21 @@ async def wait(
     With ``started`` also when it runs.
     """
 
-    def is_over(row: JobRow) -> bool:
-        return service.queries.is_settled(row) or (started and isinstance(row.job.state, Running | Stopping))
+    def look(job_id: str) -> tuple[JobRow, bool]:
+        row = service.queries.find(job_id)
+        runs = started and isinstance(row.job.state, Running | Stopping)
+        return row, runs or service.queries.is_settled(row)
 
     row = await run_in_share(service.queries.find, reference, caller)
     deadline = asyncio.get_running_loop().time() + min(max(timeout, 0), LONGEST_WAIT_S)
     with service.broadcast.listen(row.job.id) as listener:
-        row = await run_in_share(service.queries.find, row.job.id)  # it may have changed before we listened
-        while not is_over(row) and (remaining_s := _remaining_s(deadline)) > 0:
+        row, is_over = await run_in_share(look, row.job.id)  # it may have changed before we listened
+        while not is_over and (remaining_s := _remaining_s(deadline)) > 0:
             await listener.wait(min(remaining_s, RECHECK_S))
-            row = await run_in_share(service.queries.find, row.job.id)
+            row, is_over = await run_in_share(look, row.job.id)
 
     def settled() -> views.Json:
-        return {"done": is_over(row), "job": _detail(service, caller, row)}
+        return {"done": is_over, "job": _detail(service, caller, row)}
 
     return await run_in_share(json_answer, settled)
 

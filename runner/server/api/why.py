@@ -19,10 +19,10 @@ from runner.files.revision import parse_revision
 from runner.server.api.views import Json, moment
 
 
-def reason(daemon: Controller, row: JobRow, missed: str = "", begin: str = "") -> Json:
+def reason(daemon: Controller, row: JobRow, more: str = "", begin: str = "") -> Json:
     """Return the reason of a job's state as JSON.
 
-    ``missed`` is why its checkpoints were never found, ``begin`` where its next attempt begins.
+    ``more`` is added to it, ``begin`` says where its next attempt begins.
 
     ``starts_at`` is the expected start of a job that waits, ``until`` the expected end of one that holds
     resources; null is unknown.  ``estimated_by`` is what the duration of the job is estimated by: its time
@@ -50,7 +50,7 @@ def reason(daemon: Controller, row: JobRow, missed: str = "", begin: str = "") -
             begin=begin,
         )
         + _turn(daemon, row, at.now_s)
-        + missed,
+        + more,
         "starts_at": _starts_at(entry) if wait is None else _moment(wait.starts_s),
         "never": wait is not None and wait.never,
         "until": _moment(ends_s),

@@ -76,6 +76,7 @@ class FakeApi:
         self.events: list[Json] = []
         self.decisions: dict[str, list[Json]] = {}
         self.unreadable: list[str] = []  # rows of the store
+        self.blocked: set[str] = set()  # paused jobs whose sweep waits for somebody
         self.secret: set[str] = set()  # jobs whose decisions and events are for others
         self.curves: dict[str, Json] = {}  # by job
         self.accounts: dict[str, Json] = {}  # by job
@@ -232,7 +233,8 @@ class _Exchange(BaseHTTPRequestHandler):
                 job = self.api.find(ref)
                 ends = {"finished", "held", *(("running", "stopping") if "started" in query else ())}
                 is_paused = (job["why"] or "").startswith("paused at step ")
-                self._json({"done": job["state"] in ends and not is_paused, "job": job})
+                goes_on = is_paused and job["id"] not in self.api.blocked
+                self._json({"done": job["state"] in ends and not goes_on, "job": job})
             case "GET", ["jobs", ref, "log"]:
                 self.api.take_turn("log")
                 self._log(self.api.find(ref), query)

@@ -39,6 +39,17 @@ def test_a_candidate_that_its_sweep_has_paused_is_waited_for(api: FakeApi, invok
     assert (result.exit_code, result.stdout) == (0, "rate-1: succeeded: completed\n")
 
 
+def test_a_candidate_whose_sweep_waits_for_a_held_one_ends_the_wait_and_says_why(
+    api: FakeApi, invoke: Invoke
+) -> None:
+    job_id = api.add("rate-1", **PAUSED)["id"]
+    api.blocked.add(job_id)
+    why = "paused at step 100, until its sweep decides; its sweep waits for rate-2"
+    api.whys[job_id] = {"why": why, "never": False}
+    result = invoke("wait", "rate")
+    assert (result.exit_code, result.stderr) == (12, f"rate-1: {why}\n")
+
+
 @pytest.mark.parametrize(
     ("outcome", "why", "code"),
     [("succeeded", "completed", 0), ("cancelled", "cancelled by its sweep", 11)],

@@ -1,7 +1,7 @@
 """The value of a candidate at a rung, and whose sweeps wait for whom."""
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from threading import Event, Semaphore, Thread
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,10 +10,11 @@ import pytest
 
 from runner.core.accounting.curve import Curve
 from runner.core.accounting.curve_set import CurveSet
-from runner.core.job.states import Finished, Held, Outcome, Queued, Stopping, StopReason
+from runner.core.job.states import Finished, Held, Outcome, Queued, State, Stopping, StopReason
 from runner.core.sweep import SweepTerms, paused_text
 from runner.services import sweeps as module
 from runner.services.queries import JobQueries
+from runner.services.submission import dependencies
 from runner.services.sweeps import SweepService, _value_at
 from tests.fakes.daemon.service import until
 from tests.fakes.patience import patience
@@ -88,10 +89,33 @@ def test_a_metric_that_only_the_result_of_a_candidate_has_is_its_final_value(
     assert SweepService(service, curves).candidate(SweepTerms("accuracy"), row).final == final
 
 
-@pytest.mark.parametrize(("why", "settled"), [(paused_text(100), False), ("held by ada", True)])
-def test_a_candidate_that_is_paused_goes_on_by_itself(why: str, *, settled: bool) -> None:
-    row: Any = SimpleNamespace(job=SimpleNamespace(state=Held(datetime(2030, 1, 1, tzinfo=UTC), why)))
-    assert JobQueries.is_settled(row) is settled
+AT = datetime(2030, 1, 1, tzinfo=UTC)
+BY_ADA, PAUSED = Held(AT, "held by ada", asked=True), Held(AT, paused_text(100))
+ENDED = Finished(AT, Outcome.SUCCEEDED, "")
+
+
+@pytest.mark.parametrize(
+    ("states", "after_s", "settled"),
+    [
+        ([BY_ADA], 0, True),
+        ([PAUSED, PAUSED, ENDED], 3600, False),
+        ([PAUSED, BY_ADA, Queued(AT, "")], 3600, False),
+        ([PAUSED, BY_ADA, PAUSED, ENDED], 1, False),  # the sweep may be about to decide
+        ([PAUSED, BY_ADA, PAUSED, ENDED], 61, True),
+    ],
+    ids=["held", "all-paused", "one-waits", "just-now", "one-held"],
+)
+def test_a_candidate_that_is_paused_goes_on_by_itself_unless_its_sweep_waits_for_one_that_is_held(
+    monkeypatch: pytest.MonkeyPatch, states: list[State], after_s: int, *, settled: bool
+) -> None:
+    jobs = [SimpleNamespace(id=str(number), state=state) for number, state in enumerate(states, 1)]
+    rows: list[Any] = [SimpleNamespace(name=f"rate-{job.id}", job=job) for job in jobs]
+    monkeypatch.setattr(dependencies, "members", lambda _row, _store: rows)
+    clock = SimpleNamespace(now=lambda: AT + timedelta(seconds=after_s))
+    queries = JobQueries(cast("Any", SimpleNamespace(store=None, clock=clock)))
+    said = "; its sweep waits for rate-2: runner release 2 lets that go on"
+    assert queries.is_settled(rows[0]) is settled
+    assert queries.blocked(rows[0]) == (said if settled and states[0] is PAUSED else "")
 
 
 # --- stop

@@ -3,13 +3,13 @@
 import json
 import os
 import re
+import select
 import shlex
 import signal
 import subprocess
 import sys
 import tempfile
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -34,11 +34,20 @@ _PASSED: Final = (
 """Variables of the daemon that ``uv`` gets: how this host reaches the network."""
 
 MAX_OUTPUT: Final = 256 * 1024
-"""Characters of the output that are kept, from its end."""
+"""Bytes of the output that are kept, from its end."""
 
 
 MAX_LINE: Final = 16 * 1024
-"""Characters of one line; a longer one is taken in parts."""
+"""Bytes of one line; a longer one is taken in parts."""
+
+MAX_SAID_BYTES: Final = 4 * 1024**2
+"""Of the whole output; what says more is ended."""
+
+MIN_COUNTED_BYTES: Final = 256
+"""Of one read, which takes its time whatever it brings."""
+
+END_S: Final = 5.0
+"""Until a program that has closed its output, or was killed, has ended: a tracer may keep it from that."""
 
 MAX_FILE_BYTES: Final = 16 * 1024**3
 """Of one file that a program writes: wheels, and what is in them."""
@@ -182,8 +191,10 @@ def run(  # noqa: PLR0913, PLR0917  (one value per part of a start)
 ) -> Outcome:
     """Run a program in a directory and return how it ended, with its output; ``tell`` gets each line of it.
 
+    Other processes of its account may keep its output open, write into it, or trace it: they delay nothing.
+
     Raises:
-        BuildFailed: it could not be started, or took longer than its limit.
+        BuildFailed: it could not be started, took longer than its limit, said too much, or did not end.
         HostFault: the disk would be full.
         BuildCancelled: ``token`` was cancelled.
     """
@@ -195,31 +206,41 @@ def run(  # noqa: PLR0913, PLR0917  (one value per part of a start)
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            process_group=0,
+            start_new_session=True,  # of which no tracer can take it out, as out of a group
         )
     except OSError as error:
         raise BuildFailed(f"{argv[0]}: cannot be started: {error.strerror}") from error
 
+    killed = Event()
+
     def kill() -> None:
+        killed.set()
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
+    assert process.stdout is not None, "a pipe"  # noqa: S101  for the type checker
     with (
-        process,
+        process.stdout as pipe,
         token.on_cancel(kill),
         deadline(limits.seconds, kill) as late,
         _keeping_free(directory, kill) as full,
     ):
-        output = _read(process, tell)
-        process.wait()
+        try:
+            output = _read(_blocks(process, pipe.fileno(), killed), tell or (lambda _: None))
+            _await_end(process)
+        finally:
+            if process.returncode is None:
+                kill()
+                _await_end(process)
     token.check()
     if full.is_set():
         raise nearly_full(directory.parent)
     if late.is_set():
         raise BuildFailed(f"took longer than {limits.seconds:g} s and was ended")
-    return Outcome(process.returncode, output[-MAX_OUTPUT:])
+    if killed.is_set():
+        most = f"{MAX_SAID_BYTES // 1024**2} MiB"
+        raise BuildFailed(f"{argv[0]}: says more than {most}, or closes its output and runs on; it was ended")
+    return Outcome(process.returncode, output)
 
 
 def room(directory: Path) -> int:
@@ -255,18 +276,41 @@ def _keeping_free(directory: Path, expire: Callable[[], None]) -> Iterator[Event
         watcher.join()
 
 
-def _read(process: subprocess.Popen[str], tell: Callable[[str], None] | None) -> str:
-    """Return the end of what a program says until it ends."""
-    kept, size = deque[str](), 0
-    lines = iter(lambda: process.stdout.readline(MAX_LINE) if process.stdout is not None else "", "")
-    for line in lines:
-        if tell is not None:
-            tell(line.rstrip("\n"))
-        kept.append(line)
-        size += len(line)
-        while size > MAX_OUTPUT and len(kept) > 1:
-            size -= len(kept.popleft())
-    return "".join(kept)
+def _blocks(process: subprocess.Popen[bytes], pipe: int, killed: Event) -> Iterator[bytes]:
+    """Yield what a program says until it ends or is killed, and no more than it may."""
+    waiting, left = select.poll(), MAX_SAID_BYTES
+    waiting.register(pipe, select.POLLIN)
+    while left > 0:
+        over = killed.is_set() or process.poll() is not None  # what it has said is in the pipe by then
+        if waiting.poll(0 if over else LOOK_S * 1000):
+            block = os.read(pipe, MAX_LINE // 2)
+            if not block:
+                return
+            left -= max(len(block), MIN_COUNTED_BYTES)
+            yield block
+        elif over:
+            return
+
+
+def _await_end(process: subprocess.Popen[bytes]) -> None:
+    with suppress(subprocess.TimeoutExpired):  # the next start of any program reaps it
+        process.wait(END_S)
+
+
+def _read(blocks: Iterable[bytes], tell: Callable[[str], None]) -> str:
+    """Return the end of what a program says, whose lines ``tell`` gets."""
+    kept, rest = bytearray(), b""
+    for block in blocks:
+        kept += block
+        del kept[:-MAX_OUTPUT]
+        *lines, rest = (rest + block).split(b"\n")
+        if len(rest) > MAX_LINE // 2:
+            lines, rest = [*lines, rest], b""
+        for line in lines:
+            tell(line.decode(errors="replace"))
+    if rest:
+        tell(rest.decode(errors="replace"))
+    return kept.decode(errors="replace")
 
 
 def _limited(limits: Limits) -> list[str]:

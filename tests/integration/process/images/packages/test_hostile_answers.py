@@ -2,9 +2,12 @@
 
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Queue
+from threading import Thread
 from types import SimpleNamespace
 
 import pytest
@@ -26,6 +29,7 @@ from images.ports import Step, StepEnd
 from runner.adapters.host.users import HostUsers
 from runner.server import packages
 from tests.fakes.engine.image_engine import FakeEngine
+from tests.fakes.patience import patience
 
 FACTS = PythonFacts("3.11", "x86_64", (2, 36), "/usr/bin/python3.11", (), ())
 PERSON = Account(64123, 64123)
@@ -358,3 +362,55 @@ def test_a_directory_of_any_depth_is_removed(tmp_path: Path) -> None:
     os.close(deeper)
     remove_tree(tmp_path / "deep")
     assert not (tmp_path / "deep").exists()
+
+
+KEEPER = """
+import ctypes, os, signal, sys
+ended, mode = sys.argv[1:]
+program = os.getpid()
+here, there = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if mode == "traces":
+        seize = ctypes.CDLL(None).ptrace(ctypes.c_long(0x4206), ctypes.c_long(program), None, None)
+        os.close(1), os.close(2)
+    os.write(there, b"x" if mode != "traces" or seize == 0 else b"-")
+    if mode == "floods":
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        while True:
+            os.write(1, bytes(65536))
+    open(ended).read()  # until the test ends
+    os._exit(0)
+if os.read(here, 1) != b"x":
+    print("no tracer")
+if mode == "floods":
+    signal.pause()
+print("done")
+"""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the traced one is not reaped
+@pytest.mark.parametrize("mode", ["keeps", "floods", "traces"])
+def test_what_another_process_of_a_user_does_to_the_resolver_delays_its_end_in_no_way(
+    mode: str, tmp_path: Path
+) -> None:
+    ended = tmp_path / "ended"
+    os.mkfifo(ended)
+    found: Queue[str] = Queue()
+
+    def run() -> None:
+        argv = [sys.executable, "-c", KEEPER, str(ended), mode]
+        try:
+            done = program.run(argv, tmp_path, {}, None, Limits(600), CancellationToken())
+            found.put(f"{done.exit_code} {done.output}")
+        except BuildFailed as error:
+            found.put(str(error))
+
+    Thread(target=run, daemon=True).start()
+    try:
+        said = found.get(timeout=patience(10))
+    finally:
+        os.close(os.open(ended, os.O_RDWR))
+    if "no tracer" in said:
+        pytest.skip("this host lets no process trace another one")
+    assert ("0 done" if mode == "keeps" else "runs on; it was ended") in said

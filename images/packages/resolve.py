@@ -123,6 +123,10 @@ class Resolver:
             except Unresolvable as again:
                 raise (error if again.unbuilt is None else again) from again
 
+    def who_asks(self, account: Account | None) -> Account | None:
+        """Return the user with whose rights the indexes are asked for an account."""
+        return account if account is None or self.indexes.netrc is None else self.trusted
+
     def find_source(
         self,
         package: tuple[str, str],
@@ -181,10 +185,9 @@ class _Question:
         self, wanted: Requirements, options: list[str], declared: str | None = None
     ) -> tuple[FoundPackage, ...]:
         """Return what the resolver finds; ``declared`` is a package that counts as needing nothing."""
-        resolver, facts, account = self.resolver, self.facts, self.account
+        resolver, facts = self.resolver, self.facts
+        account = resolver.who_asks(self.account)
         indexes, cache_dir = resolver.indexes, resolver.cache_dir
-        if indexes.netrc is not None and account is not None:
-            account = resolver.trusted
         home = own_directory(cache_dir / "uv", account)
         with scratch(cache_dir / "resolving", "resolve-", account) as work:
             _write_inputs(work, wanted, facts, self.built)

@@ -6,28 +6,26 @@ sources and those packages.  The wheel that it makes is kept for this user alone
 """
 
 import hashlib
-import netrc
 import os
 import re
 import shutil
-import ssl
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import IO, Final
-from urllib.error import URLError
 from urllib.parse import urlsplit
-from urllib.request import Request, url2pathname, urlopen
+from urllib.request import url2pathname
 
 from images.cancellation import CancellationToken
 from images.errors import BuildFailed
 from images.log import BuildLog
 from images.packages.build_output import find_cause
 from images.packages.lock import Lock
-from images.packages.program import nearly_full, room
+from images.packages.program import find_python, nearly_full, room, run, uv_environment
 from images.packages.resolve import IndexUnavailable, Resolver, Unresolvable
-from images.packages.scratch import lend, lent_directory, parse_names
+from images.packages.scratch import Scratch, lend, lent_directory, parse_names, scratch
 from images.packages.unpack import Unpacker
 from images.packages.values import Account, Built, Indexes, Limits, PythonFacts, Requirements, Source
 from images.ports import Engine, Step, StepEnd
@@ -165,7 +163,7 @@ class SourceBuilder:
         """Put the wheel of a source distribution into a directory."""
         archive = work / "source"
         log.line(f"packages: {source.name}: downloading {(source.size or 0) / 1024**2:.1f} MiB")
-        download(source, archive, self.resolver.indexes, log.token)
+        download(source, archive, self.resolver, self.account, log.token)
         needs = self._ask("declared", source, archive, (), log)
         needs = tuple(dict.fromkeys((*needs, *self._ask("requires", source, archive, needs, log))))
         with tempfile.TemporaryFile(dir=work) as answer:
@@ -254,50 +252,72 @@ class SourceBuilder:
             return self.engine().step(replace(step, files={**step.files, _PACKAGES: packages}), log.token)
 
 
-def download(source: Source, target: Path, indexes: Indexes, token: CancellationToken) -> None:
+def download(
+    source: Source, target: Path, resolver: Resolver, account: Account | None, token: CancellationToken
+) -> None:
     """Download a source distribution and check its hash.
 
     Raises:
         IndexUnavailable: it cannot be downloaded.
         Unresolvable: it is too large, has another hash, or is not a file of an index.
+        BuildFailed: the download takes too long.
+        BuildCancelled: ``token`` was cancelled.
     """
-    if urlsplit(source.url).scheme not in {"http", "https"} and not _is_offered(source.url, indexes):
-        raise Unresolvable(f"{source.named}: is at no address of an index", "")
-    trust = ssl.create_default_context(cafile=indexes.ca_file)
-    hashing, size = hashlib.sha256(), 0
-    request = Request(source.url, headers=_credentials(source.url, indexes.netrc))  # noqa: S310  (of an index)
-    try:
-        with urlopen(request, timeout=60, context=trust) as answer, target.open("wb") as file:  # noqa: S310
-            while block := answer.read(_BLOCK):
-                token.check()
-                size += len(block)
-                if size > MAX_SOURCE_BYTES:
-                    raise Unresolvable(
-                        f"{source.named}: is larger than {MAX_SOURCE_BYTES // 1024**2} MiB", ""
-                    )
-                hashing.update(block)
-                file.write(block)
-    except (URLError, OSError) as error:
-        raise IndexUnavailable(f"{source.url}: {error}") from error
+    with scratch(resolver.cache_dir / "resolving", "fetch-", resolver.who_asks(account)) as work:
+        if urlsplit(source.url).scheme in {"http", "https"}:
+            path = _fetched(source, work, resolver, token)
+        else:
+            path = _offered(source, resolver.indexes)
+        hashing, size = hashlib.sha256(), 0
+        try:
+            with path.open("rb") as file, target.open("wb") as copy:
+                while block := file.read(_BLOCK):
+                    size += len(block)
+                    if size > MAX_SOURCE_BYTES:
+                        raise Unresolvable(
+                            f"{source.named}: is larger than {MAX_SOURCE_BYTES // 1024**2} MiB", ""
+                        )
+                    hashing.update(block)
+                    copy.write(block)
+        except OSError as error:
+            raise IndexUnavailable(f"{source.url}: {error}") from error
     if hashing.hexdigest() != source.sha256:
         raise Unresolvable(f"{source.named}: has another sha256 than the index says", "")
     target.chmod(0o644)
 
 
-def _is_offered(url: str, indexes: Indexes) -> bool:
-    """Return True if a local file lies in a folder of the operator's: this process may read others, too."""
-    path = Path(os.path.normpath(url2pathname(urlsplit(url).path)))
+def _fetched(source: Source, work: Scratch, resolver: Resolver, token: CancellationToken) -> Path:
+    """Download a source distribution with the rights of whoever resolves; return where it is.
+
+    Raises:
+        IndexUnavailable: it cannot be downloaded.
+        BuildFailed: the download takes too long.
+        BuildCancelled: ``token`` was cancelled.
+    """
+    path = work.write("source", b"")
+    argv = [
+        find_python(work.account),
+        "-I",
+        "-c",
+        files("images.packages").joinpath("fetch.py").read_text(),
+        source.url,
+    ]
+    environment = uv_environment(work.path, resolver.indexes, work)
+    most = [str(path), str(MAX_SOURCE_BYTES)]
+    done = run([*argv, *most], work.path, environment, work.account, resolver.limits, token)
+    if done.exit_code != 0:
+        raise IndexUnavailable(f"{source.url}: {' '.join(done.output.split()) or 'the download was ended'}")
+    return path
+
+
+def _offered(source: Source, indexes: Indexes) -> Path:
+    """Return the file of a folder of the operator's: this process may read others, too.
+
+    Raises:
+        Unresolvable: it is in none of them.
+    """
+    path = Path(os.path.normpath(url2pathname(urlsplit(source.url).path)))
     folders = (url2pathname(urlsplit(each).path) if "://" in each else each for each in indexes.find_links)
-    return url.startswith("file:///") and any(path.is_relative_to(each) for each in folders)
-
-
-def _credentials(url: str, file: Path | None) -> dict[str, str]:
-    from base64 import b64encode  # noqa: PLC0415
-
-    host = urlsplit(url).hostname
-    if file is None or host is None:
-        return {}
-    found = netrc.netrc(str(file)).authenticators(host)
-    if found is None:
-        return {}
-    return {"Authorization": "Basic " + b64encode(f"{found[0]}:{found[2]}".encode()).decode()}
+    if not source.url.startswith("file:///") or not any(path.is_relative_to(each) for each in folders):
+        raise Unresolvable(f"{source.named}: is at no address of an index", "")
+    return path

@@ -4,23 +4,27 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import Queue
-from threading import Thread
+from tempfile import TemporaryDirectory
+from threading import Event, Thread
 from types import SimpleNamespace
 
 import pytest
 
 from images.cancellation import CancellationToken
 from images.docker_engine import _take_result
-from images.errors import BuildFailed, HostFault
+from images.errors import BuildCancelled, BuildFailed, HostFault
 from images.log import BuildLog
 from images.packages import program, resolve
 from images.packages.answer import FoundFile, FoundPackage
 from images.packages.lock import Lock
 from images.packages.probe import parse_facts
-from images.packages.resolve import Resolver, Unresolvable
+from images.packages.resolve import IndexUnavailable, Resolver, Unresolvable
 from images.packages.scratch import own_directory, parse_names, remove_tree, scratch
 from images.packages.sdist import SourceBuilder, download
 from images.packages.unpack import Unpacker, arrange
@@ -268,12 +272,103 @@ def test_what_an_earlier_person_of_a_uid_has_cached_goes_to_nobody_else(
 def test_a_source_is_taken_from_an_index_and_not_from_this_host(tmp_path: Path) -> None:
     (tmp_path / "links").mkdir()
     (tmp_path / "secret").write_text("x")
-    token = CancellationToken()
+    token, indexes = CancellationToken(), Indexes(find_links=(str(tmp_path / "links"),))
     for url in ((tmp_path / "secret").as_uri(), f"file://{tmp_path}/links/../secret", "ftp://host/x"):
         source = Source("x", "1", "x.tar.gz", url, "0")
         with pytest.raises(Unresolvable, match="is at no address of an index"):
-            download(source, tmp_path / "to", Indexes(find_links=(str(tmp_path / "links"),)), token)
+            download(source, tmp_path / "to", Resolver(tmp_path, indexes), None, token)
     assert not (tmp_path / "to").exists()
+
+
+@pytest.fixture
+def slow_server() -> Iterator[tuple[str, Event]]:
+    """Yield the address of a server that begins its answers, and the event that it has begun one."""
+    began, over = Event(), Event()
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            part = b"HTTP/1.1 100 Continue\r\n\r\n"
+            if self.path == "/body":
+                self.send_response(200)
+                self.end_headers()
+                part = b"x"
+            with suppress(OSError):
+                while not over.wait(0.01):
+                    self.wfile.write(part)
+                    began.set()
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        server.daemon_threads = True
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", began
+        over.set()
+        server.shutdown()
+
+
+@pytest.mark.parametrize("place", ["head", "body"])
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_a_server_that_answers_a_byte_at_a_time_delays_no_end_of_a_download(
+    tmp_path: Path, slow_server: tuple[str, Event], place: str, *, cancelled: bool
+) -> None:
+    address, began = slow_server
+    token = CancellationToken()
+    resolver = Resolver(tmp_path, Indexes(), Limits(600 if cancelled else 3))
+    source = Source("x", "1", "x.tar.gz", f"{address}/{place}", "0")
+    with ThreadPoolExecutor() as pool:
+        ended = pool.submit(download, source, tmp_path / "to", resolver, None, token)
+        if cancelled:
+            assert began.wait(patience())
+            token.cancel("nobody waits")
+        try:
+            with pytest.raises(
+                (BuildFailed, BuildCancelled), match="nobody waits" if cancelled else "longer than 3 s"
+            ):
+                ended.result(patience())
+        finally:
+            token.cancel()
+
+
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """Yield a directory that every user reaches."""
+    with TemporaryDirectory() as path:
+        Path(path).chmod(0o755)
+        yield Path(path)
+
+
+@as_root
+def test_a_source_is_downloaded_with_the_rights_and_credentials_of_whoever_resolves(open_path: Path) -> None:
+    seen: list[str | None] = []
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers["Authorization"])
+            self.send_response(200 if self.path == "/x.tar.gz" else 404)
+            self.end_headers()
+            self.wfile.write(b"an archive")
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    secret = open_path / "netrc"
+    secret.write_text("machine 127.0.0.1 login me password secret\n")
+    secret.chmod(0o600)
+    digest, token = hashlib.sha256(b"an archive").hexdigest(), CancellationToken()
+    resolver = Resolver(open_path / "cache", Indexes(netrc=secret), Limits(600), trusted=PERSON)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        source = Source("x", "1", "x.tar.gz", f"http://127.0.0.1:{server.server_port}/x.tar.gz", digest)
+        download(source, open_path / "to", resolver, Account(64124, 64124), token)
+        gone = replace(source, url=f"http://127.0.0.1:{server.server_port}/gone")
+        with pytest.raises(IndexUnavailable, match="gone: HTTPError: HTTP Error 404: Not Found"):
+            download(gone, open_path / "to", resolver, Account(64124, 64124), token)
+        server.shutdown()
+    assert (open_path / "to").read_bytes() == b"an archive"
+    assert seen == ["Basic bWU6c2VjcmV0"] * 2
+    assert list((open_path / "cache" / "resolving").iterdir()) == []
 
 
 def facts_of(**changed: object) -> dict[str, object]:

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from runner.base.errors import Refused
+from runner.base.errors import Refused, Unavailable
 from runner.base.threads import PeriodicThread
 from runner.base.units import format_duration, format_size
 from runner.core.job.states import Finished
@@ -46,7 +46,7 @@ class RunDirectories(MeasuredDirectories, Protocol):
         """Remove from the disk what was set aside, which may take minutes; may raise Unavailable."""
 
     def sweep(self) -> None:
-        """Remove the rest of directories whose removal was interrupted."""
+        """Remove the rest of directories whose removal was interrupted or failed; logs what stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +121,9 @@ class RetentionService:
         return choose(runs, limits, self.service.clock.now())
 
     def apply(self) -> list[Removal]:
-        """Remove what the limits do not allow to stay, and return it.
-
-        Raises:
-            Unavailable: a directory cannot be removed; those before it are gone.
-        """
+        """Remove what the limits do not allow to stay, and return what is gone."""
         self.directories.sweep()
-        return self.remove(self.pending())
+        return self._remove(self.pending())[0]
 
     def own(self, caller: Caller, references: Sequence[str], older: timedelta) -> list[Removal]:
         """Return the directories that a user may remove: of named jobs, or of all their own that have ended.
@@ -159,15 +155,27 @@ class RetentionService:
         """Remove directories, and return those that nobody had come to need meanwhile.
 
         Raises:
-            Unavailable: a directory cannot be removed; those before it are gone.
+            Unavailable: a directory cannot be removed; the others are gone.
         """
-        removed = []
-        for each in removals:
-            if self.service.daemon.run_exclusively(partial(self._set_aside, each.run)):
-                self.directories.remove(each.run.job_id)
-                log.info("run_directory.removed", job_id=each.run.job_id, owner=each.run.owner, why=each.why)
-                removed.append(each)
+        removed, errors = self._remove(removals)
+        if errors:
+            raise errors[0]
         return removed
+
+    def _remove(self, removals: Iterable[Removal]) -> tuple[list[Removal], list[Unavailable]]:
+        """Remove directories; a process of its user can keep one from going, and no other."""
+        removed, errors = [], []
+        for each in removals:
+            job_id, owner = each.run.job_id, each.run.owner
+            try:
+                if self.service.daemon.run_exclusively(partial(self._set_aside, each.run)):
+                    self.directories.remove(job_id)
+                    log.info("run_directory.removed", job_id=job_id, owner=owner, why=each.why)
+                    removed.append(each)
+            except Unavailable as error:
+                log.warning("run_directory.not_removed", job_id=job_id, owner=owner, error=str(error))
+                errors.append(error)
+        return removed, errors
 
     def _set_aside(self, run: EndedRun) -> bool:
         """Take a directory away from its job; return False if the job was restarted, or is needed, by now."""

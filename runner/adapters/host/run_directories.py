@@ -12,19 +12,30 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import shuffle
 from stat import S_ISDIR
-from typing import Final
+from typing import IO, Final, cast
+
+import structlog
 
 from runner.adapters.host.paths import PathRefusedError, open_beneath
 from runner.adapters.host.run_directory import numbered
 from runner.base.errors import Unavailable
 from runner.core.ports.disk_use import DiskUse
 
+log = structlog.get_logger()
+
 GONE: Final = ".removed-"
 """Begins the name of a directory that is being removed."""
 
 LONGEST_S: Final = 20.0
 """Longest time to measure one directory; what is found by then counts."""
+
+LONGEST_REMOVAL_S: Final = 300.0
+"""Longest time to remove one directory, and to begin with the next rest of others; a later sweep goes on."""
+
+MOST_SAID: Final = 4096
+"""Bytes of what ``rm`` says that are kept: it has a line for each file that it cannot remove."""
 
 BLOCK: Final = 512
 """Bytes of a block as ``stat`` counts them."""
@@ -75,8 +86,15 @@ class HostRunDirectories:
         _remove(self.jobs / f"{GONE}{job_id}")
 
     def sweep(self) -> None:
-        for path in self.jobs.glob(f"{GONE}*"):
-            _remove(path)
+        rest, began_s = list(self.jobs.glob(f"{GONE}*")), time.monotonic()
+        shuffle(rest)  # no user's can keep those of others waiting for ever
+        for path in rest:
+            if time.monotonic() - began_s > LONGEST_REMOVAL_S:
+                break
+            try:
+                _remove(path)
+            except Unavailable as error:
+                log.warning("run_directory.not_removed", error=str(error))
 
 
 @dataclass(slots=True)
@@ -120,8 +138,15 @@ def _entries(root: int, below: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _remove(path: Path) -> None:
-    command = ["rm", "--recursive", "--force", "--one-file-system", "--", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = done.stderr.splitlines() or [f"exit code {done.returncode}"]
-        raise Unavailable(f"{path}: {said[0]}")
+    """Remove a directory that a process of its user may be changing."""
+    command = ["timeout", "-s", "KILL", str(LONGEST_REMOVAL_S)]
+    command += ["rm", "--recursive", "--force", "--one-file-system", "--", str(path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as rm:
+        errors = cast("IO[bytes]", rm.stderr)
+        said = errors.read(MOST_SAID)
+        while errors.read(MOST_SAID):  # else it would wait
+            pass
+    if rm.returncode:
+        lines = said.decode(errors="replace").splitlines()
+        why = lines[0] if lines else f"not removed within {LONGEST_REMOVAL_S:.0f} s"
+        raise Unavailable(f"{path}: {why}; this is tried again")

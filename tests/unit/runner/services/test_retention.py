@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.adapters.host.run_directories import HostRunDirectories
+from runner.base.errors import Unavailable
 from runner.files.settings.model import Settings
 from runner.files.settings.retention import RetentionSettings
 from runner.server.api.retention import attach
@@ -164,6 +165,34 @@ def test_a_job_that_is_needed_again_while_other_directories_are_removed_keeps_it
     assert pruned(pruning, mine=True) == (200, ["1"])
     assert kept <= {path.name for path in (pruning.directory / "jobs" / "2").iterdir()}
     assert not list((pruning.directory / "jobs").glob(".removed-*"))
+
+
+def test_a_directory_that_cannot_be_removed_keeps_no_other_and_its_own_user_is_told(
+    pruning: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "GRACE", timedelta(0))
+    monkeypatch.setattr(
+        pruning.service.live, "value", Settings(retention=RetentionSettings(count_per_user=0))
+    )
+    wait_until(lambda: pruned(pruning, mine=True, dry_run=True) == (200, ["1", "2"]) or None)
+    kept, remove = ["1"], HostRunDirectories.remove
+
+    def busy(directories: HostRunDirectories, job_id: str) -> None:
+        if job_id in kept:
+            raise Unavailable("rm: cannot remove '.removed-1/mounted': Device or resource busy")
+        remove(directories, job_id)
+
+    monkeypatch.setattr(HostRunDirectories, "remove", busy)
+    service = RetentionService(pruning.service, HostRunDirectories(pruning.directory / "jobs"))
+    monkeypatch.setattr(HostRunDirectories, "sweep", lambda _directories: None)
+    assert [each.run.job_id for each in service.apply()] == ["2"]
+    kept.append(runs := submitted(pruning, BASE, "three"))
+    pruning.until("running", runs)
+    pruning.ask("POST", f"/jobs/{runs}/cancel", {})
+    pruning.until("finished", runs)
+    wait_until(lambda: pruned(pruning, mine=True, dry_run=True) == (200, [runs]) or None)
+    answer = pruning.ask("POST", "/prune", {"jobs": [runs]})
+    assert (answer.status_code, "Device or resource busy" in answer.text) == (503, True)
 
 
 def test_nobody_removes_what_is_not_theirs_or_still_runs(pruning: Site) -> None:

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from runner.adapters.host import run_directories
 from runner.adapters.host.run_directories import HostRunDirectories
+from runner.base.errors import Unavailable
 from runner.core.ports.disk_use import DiskUse
 
 ENOUGH = DiskUse(2**40, 10**6)
@@ -61,3 +63,19 @@ def test_counting_stops_at_the_limit(job: Path) -> None:
 
 def test_a_directory_that_is_not_there_takes_nothing(tmp_path: Path) -> None:
     assert HostRunDirectories(tmp_path).use("1", ENOUGH) == DiskUse()
+
+
+def test_a_rest_that_cannot_be_removed_keeps_no_other_from_being_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        (tmp_path / f".removed-{number}").mkdir()
+
+    def remove(path: Path) -> None:
+        if path.name == ".removed-1":
+            raise Unavailable(f"{path}: Device or resource busy")
+        path.rmdir()
+
+    monkeypatch.setattr(run_directories, "_remove", remove)
+    HostRunDirectories(tmp_path).sweep()
+    assert [path.name for path in tmp_path.iterdir()] == [".removed-1"]

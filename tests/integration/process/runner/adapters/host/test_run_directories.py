@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.adapters.host import run_directories
 from runner.adapters.host.run_directories import HostRunDirectories
 from runner.base.errors import Unavailable
 
@@ -59,3 +60,22 @@ def test_what_cannot_be_removed_is_named(tmp_path: Path) -> None:
     (tmp_path / ".removed-1" / "rest").mkdir(parents=True)
     with pytest.raises(Unavailable, match="/1: cannot be removed: Directory not empty"):
         HostRunDirectories(tmp_path).set_aside("1")
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [("sleep 9999", "not removed within"), ("yes no | head -c 9000000 >&2; exit 1", "/.removed-1: no;")],
+)
+def test_a_removal_that_has_no_end_or_complains_without_end_ends(
+    script: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rm = tmp_path / "bin" / "rm"
+    rm.parent.mkdir()
+    rm.write_text(f"#!/bin/sh\n{script}\n")
+    rm.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{rm.parent}:{os.environ['PATH']}")
+    if "sleep" in script:
+        monkeypatch.setattr(run_directories, "LONGEST_REMOVAL_S", 0.1)
+    with pytest.raises(Unavailable, match=said) as refused:
+        HostRunDirectories(tmp_path).remove("1")
+    assert len(str(refused.value)) < 1000

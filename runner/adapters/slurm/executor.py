@@ -36,7 +36,14 @@ from runner.adapters.slurm.check import explain_refusal
 from runner.adapters.slurm.commands import Over, SlurmCommands
 from runner.adapters.slurm.options import OF_NODE, SlurmRules, resource_options
 from runner.adapters.slurm.queue import QueueAnswer, QueueView
-from runner.adapters.slurm.records import Booking, SlurmRecord, SlurmRecords, read_foreign, write_file
+from runner.adapters.slurm.records import (
+    Booking,
+    SlurmRecord,
+    SlurmRecords,
+    read_exit,
+    read_foreign,
+    write_file,
+)
 from runner.adapters.slurm.states import (
     Missing,
     Row,
@@ -614,9 +621,12 @@ def _nodes(request: LaunchRequest) -> int:
 
 
 def _progress(booking: Booking) -> tuple[bool, bool]:
-    """Return two flags: the attempt has begun, and it has ended."""
+    """Return two flags: the attempt has begun, and it has ended.
+
+    Its user may have put anything there: no link is followed, and nothing raises.
+    """
     directory = booking.attempt_dir
-    return (directory / ".slurm-claim").exists(), (directory / ".slurm-exit").exists()
+    return read_foreign(directory / ".slurm-claim") is not None, read_exit(directory) is not None
 
 
 def _escaped(path: str) -> str:

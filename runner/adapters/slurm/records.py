@@ -8,15 +8,15 @@ attempt's own directory, which belongs to the job's user: it is read as what a s
 import json
 import os
 import shutil
-import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from runner.adapters.host.clock import LONGEST_TICK, from_unix
+from runner.adapters.host.program_files import directory_at, open_below
 from runner.adapters.launch import attempt_name
 from runner.adapters.slurm.states import Claim, SlurmEvidence
 from runner.base.durable import publish
@@ -102,13 +102,12 @@ class SlurmRecord:
         """Return the evidence in the files of the attempt."""
         directory = booking.attempt_dir
         _revalidate(directory)
-        code = read_foreign(directory / ".slurm-exit")
+        exit_code, exited_at = read_exit(directory) or (None, None)
         cancelled = _first_word(self.path / "cancelled")
-        is_code = code is not None and code[0].strip().isdecimal()
         return SlurmEvidence(
             claim=parse_claim(read_foreign(directory / ".slurm-claim")),
-            exit_code=int(code[0]) % 256 if code is not None and is_code else None,
-            exited_at=code[1] if code is not None and is_code else None,
+            exit_code=exit_code,
+            exited_at=exited_at,
             cancelled=int(cancelled) if cancelled and cancelled.isdecimal() else None,
             killed=self.killed,
             restarted=(self.path / "restarted").exists(),
@@ -149,6 +148,12 @@ class SlurmRecords:
                 yield booking, record
 
 
+def read_exit(directory: Path) -> tuple[int, datetime] | None:
+    """Return the exit status of an attempt, and when it was written; None: there is none that can be read."""
+    found = read_foreign(directory / ".slurm-exit")
+    return (int(found[0]) % 256, found[1]) if found is not None and found[0].strip().isdecimal() else None
+
+
 def parse_claim(found: tuple[str, datetime] | None) -> Claim | None:
     """Return the claim that a batch script has written at its start."""
     words = [] if found is None else found[0].split()
@@ -164,18 +169,16 @@ def read_foreign(path: Path) -> tuple[str, datetime] | None:
     The time is that of its last change of any kind: its owner can set that of the last write.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with (
+            directory_at(path.parent, PurePosixPath()) as parent,
+            open_below(parent, PurePosixPath(path.name)) as file,
+        ):
+            found = os.fstat(file)
+            if found.st_uid != os.fstat(parent).st_uid:
+                return None  # a hard link may name a file of anybody
+            text = os.pread(file, MOST_BYTES, max(found.st_size - MOST_BYTES, 0)).decode(errors="replace")
     except OSError:
         return None
-    try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != path.parent.stat().st_uid:
-            return None  # a hard link may name a file of anybody
-        text = os.pread(descriptor, MOST_BYTES, max(found.st_size - MOST_BYTES, 0)).decode(errors="replace")
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
     return text, from_unix(found.st_ctime) + LONGEST_TICK
 
 

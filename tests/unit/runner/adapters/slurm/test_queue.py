@@ -14,6 +14,7 @@ from runner.adapters.slurm.executor import SlurmExecutor, SlurmExecutorSettings
 from runner.adapters.slurm.queue import QueueView
 from runner.adapters.slurm.records import SlurmRecord
 from runner.base.errors import Unavailable
+from runner.base.threads import PeriodicThread
 from runner.core.ports.executor import EndReason, Gone, Key, LaunchRequest, Limits, Unknown, Waiting
 from runner.core.ports.users import Owner
 from tests.fakes.patience import patience
@@ -193,6 +194,25 @@ def test_an_exit_code_of_0_is_an_end_without_slurms_word(slurm: FakeSlurm, tmp_p
     assert isinstance(found, Gone)
     assert found.exit_code == 0
     assert slurm.asked == []
+
+
+@pytest.mark.parametrize("target", ["x" * 300, "/proc/self/status"])
+def test_a_link_in_the_place_of_an_exit_status_hides_the_start_of_nobodys_attempt(
+    slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    looks: list[Callable[[], None]] = []
+    monkeypatch.setattr(PeriodicThread, "start", lambda thread: looks.append(thread._work))
+    executor = executor_of(slurm, tmp_path)
+    booked(tmp_path, "5").joinpath(".slurm-exit").symlink_to(target)
+    begins = booked(tmp_path, "6", Key("fake", "8", 1), UID + 1) / ".slurm-claim"
+    woken: list[bool] = []
+    executor.watch(lambda: woken.append(begins.exists()))
+    (look,) = looks
+    look()
+    begins.write_text("6 0 node1 boot")
+    look()
+    look()
+    assert woken == [True]
 
 
 def removed(slurm: FakeSlurm, directory: Path, state: str, patience_s: float) -> list[str]:

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from stat import S_ISREG
 
 import pytest
 
@@ -93,7 +94,7 @@ def test_a_file_of_another_user_than_its_directory_is_no_evidence(
 
     def foreign(descriptor: int) -> os.stat_result:
         found = list(owned(descriptor))
-        found[4] = found[4] + 1  # its uid
+        found[4] += S_ISREG(int(found[0]))  # its uid
         return os.stat_result(found)
 
     assert read_foreign(tmp_path / "report") is not None

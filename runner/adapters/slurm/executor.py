@@ -402,9 +402,19 @@ class SlurmExecutor:
         return tuple(found)
 
     def _look_for(self, number: str, record: SlurmRecord, booking: Booking) -> Row | None:
-        """Return the job of an attempt from an answer about all users: others look into it, too."""
+        """Return the job of an attempt."""
+        return _row(self._look_at_all(booking), number, record, booking)
+
+    def _living(self, record: SlurmRecord, booking: Booking) -> list[Row]:
+        """Return all jobs of an attempt that have not ended: the number in the claim is its user's word."""
+        answer = self._look_at_all(booking)
+        rows = (_row(answer, number, record, booking) for number in answer.rows)
+        return [row for row in rows if row is not None and not row.ended]
+
+    def _look_at_all(self, booking: Booking) -> QueueAnswer:
+        """Return an answer about all users: others look into it, too."""
         uids = {booking.uid, *(each.uid for each, _ in self._records.all())}
-        return _row(self.queue.look(uids, SOON_S), number, record, booking)
+        return self.queue.look(uids, SOON_S)
 
     def _look(self, seen: list[tuple[Booking, SlurmRecord, SlurmEvidence]]) -> QueueAnswer | Unavailable:
         """Return the answer of Slurm about all attempts; sooner again if one has ended or was signalled."""
@@ -554,10 +564,9 @@ class SlurmExecutor:
                 record.remove()
                 return
             seen, number = record.evidence(booking), self._number(record, booking)
-            if number is not None:
-                row = self._look_for(number, record, booking)
-                if row is not None and not row.ended:
-                    self._end_after_exit(record, row, key, has_exited=seen.exit_code is not None)
+            for row in [] if number is None else self._living(record, booking):
+                has_exited = seen.exit_code is not None or row.number != number
+                self._end_after_exit(record, row, key, has_exited=has_exited)
             shutil.rmtree(booking.place, ignore_errors=True)
             record.remove()
             self._missing.pop(key, None)
@@ -565,10 +574,10 @@ class SlurmExecutor:
             self._ended.discard(key)
 
     def _end_after_exit(self, record: SlurmRecord, row: Row, key: Key, *, has_exited: bool) -> None:
-        """Cancel a job that runs on long after its exit status is there: its user can write that.
+        """Cancel a job that is there long after the end of its attempt, which its user can write.
 
         Raises:
-            Unavailable: it has none, or Slurm may not have ended it yet.
+            Unavailable: the attempt has not ended, or Slurm may not have ended it yet.
         """
         if not has_exited:
             raise Unavailable(f"{record.name}: not removed, it still runs; signal it first")

@@ -34,12 +34,14 @@ class FakeSlurm(SlurmCommands):
     rows: list[str] = field(default_factory=list)
     dead: list[Unavailable] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
     accounted: str = ""
 
     def ask(self, program: str, *arguments: str, given: str | None = None) -> str:
         del given
         mark = next((each.split("|")[1] for each in arguments if each.startswith("--Format=")), "")
         self.asked.append(program)
+        self.cancelled.extend(arguments[-1:] if program == "scancel" else ())
         assert self.answers.wait(patience())
         if self.dead:
             raise self.dead[0]
@@ -231,6 +233,27 @@ def test_what_runs_on_after_a_program_has_written_its_own_end_is_cancelled(
     slurm: FakeSlurm, tmp_path: Path
 ) -> None:
     assert removed(slurm, tmp_path, "RUNNING", 0.0) == ["squeue", "scancel"]
+
+
+@pytest.mark.parametrize("exit_code", ["0", ""])
+@pytest.mark.parametrize("claimed", ["9", "404"])
+def test_a_job_is_cancelled_although_its_program_has_claimed_the_number_of_another(
+    slurm: FakeSlurm, tmp_path: Path, claimed: str, exit_code: str
+) -> None:
+    executor = executor_of(slurm, tmp_path, patience())
+    executor.settings = replace(executor.settings, patience_s=0.0)
+    attempt_dir = booked(tmp_path, "5")
+    (attempt_dir / ".slurm-claim").write_text(f"{claimed} 0 node1 boot")
+    slurm.knows("RUNNING")
+    slurm.rows.append(slurm.rows[0].replace("5|RUNNING", "9|COMPLETED"))
+    slurm.rows.append(f"7|RUNNING|None|node1|{UID}|N/A|0|another|/dev/null|")
+    slurm.answers.set()
+    executor.observe()
+    (attempt_dir / ".slurm-exit").write_text(exit_code)
+    (found,) = executor.observe()
+    assert isinstance(found, Gone)
+    executor.remove(KEY)
+    assert slurm.cancelled == ["5"]
 
 
 def test_a_job_that_slurm_has_not_ended_yet_is_given_time(slurm: FakeSlurm, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from runner.server.api.deps import (
 )
 from runner.server.api.log_start import find_start
 from runner.server.api.packages import pending_json, with_packages
-from runner.server.api.privacy import hide_summary
+from runner.server.api.privacy import hide_summary, shows_only_own
 from runner.server.api.reported import reported
 from runner.server.api.schedules import schedule_json
 from runner.server.api.threads import run_check, run_control, run_in_share
@@ -123,7 +123,7 @@ def _detail(service: JobService, caller: Caller, row: JobRow) -> views.Json:
     attempts = service.queries.attempts(row)
     newest, result, *_ = attempts[-1] if attempts else (None, None, None)
     return {
-        **_with_last(service, row),
+        **hide_summary(service, caller, row, _with_last(service, row)),
         "attempts": [
             {**views.attempt(*known), **({"checkpoint_step": None} if row.job.has_versions else {})}
             for known in attempts
@@ -252,21 +252,24 @@ async def list_jobs(service: ServiceDep, caller: CallerDep, query: Annotated[Job
 
 def _page(service: JobService, caller: Caller, query: JobsQuery) -> views.Json:
     """Return a page of jobs."""
-    show = _with_last if query.last else _summary
+    describe = _with_last if query.last else _summary
+
+    def show(row: JobRow) -> views.Json:
+        return hide_summary(service, caller, row, describe(service, row))
+
     if query.sweep is not None:
         rows = service.queries.sweep(caller, query.sweep)
-        return {"jobs": [show(service, row) for row in rows], "next": None}
+        return {"jobs": [show(row) for row in rows], "next": None}
     limit = PAGE if query.limit is None else min(max(query.limit, 1), PAGE)
-    uid = service.submission.owner(caller).uid if query.mine else None
+    only_own = query.mine or shows_only_own(service, caller, query.label)
+    uid = service.submission.owner(caller).uid if only_own else None
     rows = service.queries.recent(
         uid, limit, every=query.all, label=query.label, before=query.cursor, ended=query.ended
     )
     following = int(rows[-1].job.id) if len(rows) == limit else None
     if query.label is not None:  # it would tell who has it
         rows = tuple(row for row in rows if not service.queries.is_hidden(caller, row))
-    jobs = [show(service, row) for row in rows]
-    if service.settings.private_jobs:
-        jobs = [hide_summary(service, caller, *pair) for pair in zip(rows, jobs, strict=True)]
+    jobs = [show(row) for row in rows]
     unrecorded = service.queries.unrecorded(caller) if query.cursor is None else ()
     return {"jobs": jobs, "next": following, "unrecorded": unrecorded}
 

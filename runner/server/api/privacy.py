@@ -1,6 +1,7 @@
-"""Redaction of other users' jobs where ``private_jobs`` is set.
+"""Redaction of other users' jobs: of their secret label always, of most else where ``private_jobs`` is set.
 
-The id, the owner, the state, the resources and the times of a job stay visible: who waits may know for what.
+Then the id, the owner, the state, the resources and the times of a job stay visible: who waits may know
+for what.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,6 +10,7 @@ from typing import Any, Final
 
 from runner.core.accounting.usage import GaveWay, Used
 from runner.core.ports.store import JobRow
+from runner.files.settings.notify import OWN_LABEL
 from runner.server.api.views import Json
 from runner.services.context import Caller
 from runner.services.jobs import JobService
@@ -29,13 +31,21 @@ _SECRET: Final[Mapping[str, Any]] = {
 
 def hide_summary(service: JobService, caller: Caller, row: JobRow, shown: Json) -> Json:
     """Return a job of a list as a caller may see it."""
-    return _hide(shown) if service.queries.is_hidden(caller, row) else shown
+    if service.queries.is_hidden(caller, row):
+        return _hide(shown)
+    if OWN_LABEL in row.labels and not service.queries.has_permission(caller, row):
+        return {**shown, "labels": {key: text for key, text in row.labels.items() if key != OWN_LABEL}}
+    return shown
+
+
+def shows_only_own(service: JobService, caller: Caller, label: str | None) -> bool:
+    """Return True if a label finds no jobs but those of the caller: others would tell who has it."""
+    is_secret = service.settings.private_jobs or (label or "").partition("=")[0] == OWN_LABEL
+    return label is not None and is_secret and not service.queries.sees_all(caller)
 
 
 def hide_overview(service: JobService, caller: Caller, overview: Json) -> Json:
     """Return the overview of the machine as a caller may see it."""
-    if not service.settings.private_jobs:
-        return overview
     return {
         **overview,
         "jobs": [_listed(service, caller, each) for each in overview["jobs"]],
@@ -93,9 +103,11 @@ def _processes(service: JobService, caller: Caller, device: Json) -> Json:
 
 def _listed(service: JobService, caller: Caller, shown: Json) -> Json:
     """Return a job that is named by its id as a caller may see it; one that is gone is hidden."""
+    if not service.settings.private_jobs and OWN_LABEL not in shown.get("labels", ()):
+        return shown
     entry = service.daemon.tracked_jobs.get(shown["id"])
     row = service.store.get(shown["id"]) if entry is None else entry.row
-    return _hide(shown) if row is None or service.queries.is_hidden(caller, row) else shown
+    return _hide(shown) if row is None else hide_summary(service, caller, row, shown)
 
 
 def _hide(shown: Json) -> Json:

@@ -66,6 +66,41 @@ def test_a_name_of_anothers_job_is_as_unknown_as_one_that_nobody_has(place: Plac
     assert "there is no job of that id or name" in answer.text
 
 
+TOPIC = "https://ntfy.example.org/ann-3f9c"
+TELLS = "name: tells\n" + JOB + f"labels: {{team: vision-team, notify: '{TOPIC}'}}\n"
+SEEN_BY_ALL = ("/jobs", "/jobs?all=1&last=1", "/jobs/2", "/jobs/2/wait?timeout=0", "/overview")
+
+
+@pytest.fixture
+def open_place(place: Place) -> Place:
+    """A place without private jobs, where another one has an address of its owner."""
+    place.service.live.value = place.service.live.value.model_copy(update={"private_jobs": False})
+    assert place.submit(TELLS, OWNER).status_code == 201
+    return place
+
+
+@pytest.mark.parametrize("path", SEEN_BY_ALL)
+def test_the_address_in_the_label_of_anothers_job_is_told_to_nobody_else(
+    open_place: Place, path: str
+) -> None:
+    others = told(open_place, path, YOU)
+    assert "vision-team" in others
+    assert TOPIC not in others
+    assert all(TOPIC in told(open_place, path, uid) for uid in (OWNER, 0))
+
+
+@pytest.mark.parametrize("label", ["notify", f"notify={TOPIC}"])
+def test_the_address_of_anothers_job_cannot_be_guessed_by_its_label(open_place: Place, label: str) -> None:
+    path = f"/jobs?limit=1&label={label}"
+    assert open_place.ask("GET", path, uid=YOU).json() == {"jobs": [], "next": None, "unrecorded": []}
+    for uid in (OWNER, 0):
+        assert [job["id"] for job in open_place.ask("GET", path, uid=uid).json()["jobs"]] == ["2"]
+
+
+def test_not_even_the_next_page_tells_that_another_has_a_label(place: Place) -> None:
+    assert place.ask("GET", "/jobs?limit=1&label=team", uid=YOU).json()["next"] is None
+
+
 def test_a_label_finds_no_job_of_another(place: Place) -> None:
     assert place.ask("GET", "/jobs?label=team=vision-team", uid=YOU).json()["jobs"] == []
     assert len(place.ask("GET", "/jobs?label=team=vision-team", uid=OWNER).json()["jobs"]) == 1

@@ -159,7 +159,7 @@ def _missing(metric: str, candidates: Sequence[Candidate]) -> str:
     fact = f"no candidate has a finite {metric}"
     reported = sorted(set[str]().union(*(each.reported for each in candidates)))
     if metric in reported:
-        return fact
+        return f"{fact}, although they report it"
     more = f" and {len(reported) - NAMED} more" if len(reported) > NAMED else ""
     names = ", ".join(map(quoted, reported[:NAMED])) or "nothing"
     return f"{fact} so far; they report {names}{more}"

@@ -279,6 +279,7 @@ class CurveService:
         """Add what the attempts of the lineage have written since the last look, in so many pieces."""
         if curves.lineage != row.job.lineage:
             curves.curves = {name: each for name, each in curves.curves.items() if is_of_host(name)}
+            curves.lost = set()
             curves.lineage, curves.attempt, curves.offset, curves.has_file = row.job.lineage, 0, 0, False
             curves.ended = 0
         directory, is_new = self.service.attempt_service.directory(row), False

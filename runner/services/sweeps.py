@@ -16,7 +16,7 @@ from runner.base.errors import Refused, RunnerError
 from runner.base.fair_executor import FairExecutor
 from runner.base.threads import PeriodicThread
 from runner.core.accounting.curve import Curve, Point
-from runner.core.accounting.curve_set import NOT_FINITE
+from runner.core.accounting.curve_set import NOT_FINITE, CurveSet
 from runner.core.job.attempt import Start, StartFrom
 from runner.core.job.events import CancelRequested, RestartRequested
 from runner.core.job.model import Job
@@ -167,7 +167,8 @@ class SweepService:
         saved = (
             len(terms.rungs) if outcome == "succeeded" else sum(r <= (job.saved or 0) for r in terms.rungs)
         )
-        curves = self._curves(row) if saved or outcome else {}
+        found = self._curves(row) if saved or outcome else CurveSet()
+        curves = found.curves
         return Candidate(
             job_id=job.id,
             number=1 if revision.sweep is None else revision.sweep.number,
@@ -177,7 +178,7 @@ class SweepService:
             outcome=outcome,
             final=self._final(terms, row, curves) if outcome == "succeeded" else None,
             lineage=job.lineage,
-            reported=frozenset(name for name in curves if not is_of_host(name)),
+            reported=frozenset(name for name in found.metrics() if not is_of_host(name)),
         )
 
     def _final(self, terms: SweepTerms, row: JobRow, curves: Mapping[str, Curve]) -> float | None:
@@ -188,7 +189,7 @@ class SweepService:
         result = directory.result(directory.paths(row.job.attempts, row.job.lineage))
         return None if result is None else result.metrics.get(terms.metric)
 
-    def _curves(self, row: JobRow) -> Mapping[str, Curve]:
+    def _curves(self, row: JobRow) -> CurveSet:
         """Return the reports of a candidate; all of them if it does not run: one look reads a part."""
         found = self.curves.of_job(row)
         while isinstance(row.job.state, Held | Finished):
@@ -196,7 +197,7 @@ class SweepService:
             found = self.curves.of_job(row)
             if (found.attempt, found.offset) == at:
                 break
-        return found.curves
+        return found
 
     def _values(
         self, terms: SweepTerms, job: Job, curves: Mapping[str, Curve], saved: int

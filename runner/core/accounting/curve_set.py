@@ -61,12 +61,14 @@ class CurveSet:
     """The energy counters of the devices of its attempt at the last look."""
     is_followed: bool = False
     """True if its log was read since this set was read from the disk; if not, it is read once more."""
+    lost: set[str] = field(default_factory=set)
+    """Names of which the first values were not finite: they have no curve until one is."""
 
     def add(self, name: str, at: float, step: int | None, value: float) -> None:
         """Add a value of a name; one that is not finite is lost if the name has had a value."""
         if not math.isfinite(value):
             name, value = _lost(name), 1.0
-            if name.removesuffix(NOT_FINITE) not in self.curves:
+            if self._is_unknown(name.removesuffix(NOT_FINITE)):
                 return
         curve = self._of(name[:MOST_NAME])
         if curve is not None:
@@ -94,7 +96,7 @@ class CurveSet:
         """Add what a file has gained; a name that has had no value is not lost by having none."""
         self.offset, self.has_file = new.offset, self.has_file or new.has_any
         for name, rows in sorted(new.curves.items(), key=lambda each: _is_lost(each[0])):  # values first
-            if _is_lost(name) and name.removesuffix(NOT_FINITE) not in self.curves:
+            if _is_lost(name) and self._is_unknown(name.removesuffix(NOT_FINITE)):
                 continue
             curve = self._of(name[:MOST_NAME])
             if curve is not None:
@@ -105,6 +107,17 @@ class CurveSet:
         return NewNumbers(
             self.offset, self.has_file, {name: tuple(each.rows()) for name, each in self.curves.items()}
         )
+
+    def metrics(self) -> frozenset[str]:
+        """Return the names that were reported, whether a value was finite or not."""
+        return frozenset(self.lost) | {name.removesuffix(NOT_FINITE) for name in self.curves}
+
+    def _is_unknown(self, name: str) -> bool:
+        """Return True for a name that has had no value, which is noted."""
+        unknown = name not in self.curves
+        if unknown and len(self.lost) < MOST_CURVES:
+            self.lost.add(name)
+        return unknown
 
     def _of(self, name: str) -> Curve | None:
         if name not in self.curves:
@@ -123,6 +136,7 @@ class CurveSet:
             "ended": self.ended,
             "energy_j": self.energy_j,
             "counters": self.counters,
+            "lost": sorted(self.lost),
             "curves": {
                 name: {"values_per_point": curve.values_per_point, "points": curve.rows()}
                 for name, curve in self.curves.items()
@@ -146,6 +160,7 @@ def parse_curves(kept: Any) -> CurveSet:  # noqa: ANN401  JSON
             int(kept.get("ended", 0)),
             None if kept.get("energy_j") is None else float(kept["energy_j"]),
             {str(name): float(value) for name, value in kept.get("counters", {}).items()},
+            lost={str(name) for name in kept.get("lost", ())},
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         return CurveSet()

@@ -131,7 +131,7 @@ def test_a_candidate_that_has_begun_again_is_compared_by_its_new_value() -> None
     ("names", "told"),
     [
         ({"eval_loss", "a\nb"}, ' so far; they report "a\\nb", "eval_loss"'),
-        ({"loss", "eval_loss"}, ""),
+        ({"loss", "eval_loss"}, ", although they report it"),
         (
             {f"part_{number:02}" for number in range(12)},
             " so far; they report "

@@ -258,7 +258,11 @@ def test_the_curves_of_a_candidate_that_has_ended_are_read_once_and_to_their_end
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     parts = [
-        CurveSet({"loss": curve(points), "cpus_used": curve(points)}, offset=len(points))
+        CurveSet(
+            {name: curve(points) for name in ("loss", "norm", "norm not finite", "cpus_used")},
+            offset=len(points),
+            lost={"val_loss"},
+        )
         for points in ({5: 5.0}, {5: 5.0, 10: 9.0})
     ]
     parts[1].curves["loss"].add(9.0, 10, 0.25)
@@ -277,4 +281,4 @@ def test_the_curves_of_a_candidate_that_has_ended_are_read_once_and_to_their_end
     found = [sweeps.candidate(terms, row) for _ in range(3)]
     assert [(each.values, each.final) for each in found] == [((0.25,), 0.25)] * 3
     assert len(reads) == 3
-    assert found[0].reported == {"loss"}, "what the host measures is no metric of the program"
+    assert found[0].reported == {"loss", "norm", "val_loss"}, "and not what the host measures"

@@ -47,6 +47,19 @@ def test_a_value_that_was_lost_is_a_curve_of_its_own_for_a_name_that_has_values(
     }
 
 
+def test_a_name_that_never_had_a_finite_value_is_known_all_the_same() -> None:
+    read, kept, logged = CurveSet(), CurveSet(), CurveSet()
+    read.add_line(b'{"time": 1, "step": 1, "loss": 1, "val_loss": NaN}')
+    read.add_line(b'{"time": 2, "step": 2, "loss": NaN}')
+    kept.take(read.numbers())
+    logged.add("loss", 1.0, 1, 0.5)
+    logged.add("val_loss", 1.0, 1, float("nan"))
+    for each in (kept, logged):
+        again = parse_curves(json.loads(json.dumps(each.json())))
+        assert again.metrics() == {"loss", "val_loss"}
+        assert "val_loss" not in again.curves
+
+
 def test_a_value_that_was_lost_before_there_was_any_in_the_same_piece_is_kept() -> None:
     read, kept = CurveSet(), CurveSet()
     for step, value in enumerate((b"NaN", b"0.5", b"NaN")):
@@ -63,6 +76,7 @@ def test_names_without_a_value_take_the_place_of_none_with_values() -> None:
     read.add_line(json.dumps({"time": 2, "step": 2} | {f"n{n}": 1.0 for n in range(MOST_CURVES)}).encode())
     kept.take(read.numbers())
     assert list(kept.curves) == [f"n{n}" for n in range(MOST_CURVES)]
+    assert len(kept.lost) == MOST_CURVES
     assert len(read.curves) == 2 * MOST_CURVES
 
 

@@ -135,6 +135,18 @@ def test_what_is_measured_on_the_host_goes_on_after_a_restart_from_scratch(place
     }  # fmt: skip
 
 
+def test_names_that_were_never_finite_are_known_until_a_restart_from_scratch(place: Drawn) -> None:
+    place.submit(JOB)
+    place.until("running")
+    place.writes(1, val_loss=float("nan"))
+    row = place.service.store.get("1")
+    assert row is not None
+    place.curves.of_job(row)
+    place.restart()
+    assert place.curves.of_job(row).metrics() == {"loss", "val_loss"}
+    assert place.curves.of_job(replace(row, job=replace(row.job, lineage=2))).metrics() == set()
+
+
 def test_the_history_of_devices_is_kept_and_ends_after_a_day(
     place: Drawn, monkeypatch: pytest.MonkeyPatch
 ) -> None:

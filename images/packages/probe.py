@@ -52,8 +52,8 @@ MOST_INSTALLED: Final = 5000
 MOST_SITES: Final = 50
 MOST_SCRIPTS: Final = 2000
 _PATH: Final = r"/[^\x00-\x1f\x7f]{1,1000}"
-_SCRIPT: Final = re.compile(r"/[ -~]{0,900}/(?!conda|mamba|pip)\w[\w.+-]{0,99}", re.ASCII)
-"""A program that may see more packages; those that change the environment they belong to stay in it."""
+_SCRIPT: Final = re.compile(r"/[ -~]{0,900}/(?!conda|mamba|pip|runner$)\w[\w.+-]{0,99}", re.ASCII)
+"""A program that may see more packages; this one, and those that change their own environment, stay in it."""
 
 
 def probe_image(engine: Engine, image: str, cache_dir: Path) -> PythonFacts:

@@ -23,7 +23,7 @@ from images.ports import Addition, Engine
 from images.prune import evict
 from images.settings import Accelerator
 
-SCHEMA: Final = 2
+SCHEMA: Final = 3
 """Increment it when the same lock gives a different layer."""
 
 

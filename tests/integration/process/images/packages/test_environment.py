@@ -72,6 +72,7 @@ def test_programs_of_the_host_find_the_packages_of_the_environment(
         said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
         assert f"bar 1.0 {place}\n" in said
     assert not (place / "bin" / "pip").exists()
+    assert not (place / "bin" / "runner").exists()
 
 
 def site(place: Path) -> str:

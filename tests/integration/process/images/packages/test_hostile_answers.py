@@ -402,6 +402,12 @@ def test_names_of_programs_of_an_image_never_become_other_paths() -> None:
     assert parse_facts(facts_of(scripts=[*odd, "/usr/bin/torchrun"])).scripts == ("/usr/bin/torchrun",)
 
 
+def test_the_runner_imports_its_own_packages_and_not_those_of_a_job() -> None:
+    """A job may call it, to submit the next one, and bring another version of what it imports."""
+    kept = ("/opt/runner/bin/runner-x", "/opt/runner/bin/myrunner", "/runner/bin/torchrun")
+    assert parse_facts(facts_of(scripts=["/opt/runner/bin/runner", *kept])).scripts == kept
+
+
 @pytest.mark.parametrize(
     "changed",
     [

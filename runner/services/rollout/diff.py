@@ -59,6 +59,14 @@ def fields(revision: Revision) -> RevisionFields:
     )
 
 
+def in_place_of(before: Revision, after: Revision) -> Revision:
+    """Return a revision that keeps the place of another in its matrix or sweep: a job's own file lacks it."""
+    job = after.job
+    if before.sweep is not None and job.matrix is None and job.sweep is None:
+        job = job.model_copy(update={"matrix": before.job.matrix, "sweep": before.job.sweep})
+    return after.model_copy(update={"job": job, "sweep": before.sweep})
+
+
 def own_rules(plan: type[TrainingPlan | Program]) -> Mapping[str, FieldRule]:
     """Return the effects of a kind of workload's fields on a checkpoint."""
     if issubclass(plan, Program):

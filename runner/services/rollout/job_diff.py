@@ -17,7 +17,7 @@ from runner.files.revision import Revision, parse_revision
 from runner.files.submission import Submission
 from runner.services.context import Caller
 from runner.services.jobs import JobService
-from runner.services.rollout.diff import compare_revisions
+from runner.services.rollout.diff import compare_revisions, in_place_of
 from runner.services.submission.code_changes import CodeChange, code_changes, code_entries, has_same_code
 from runner.services.submission.resolve import keep_code
 
@@ -97,10 +97,10 @@ class JobDiff:
         if submission is None:
             return Side(f"{before.code_directory()} (now)", self._with_present_code(caller, before))
         after = self.service.submission.resolve(caller, submission, lambda _: parse_revision(row.revision))
-        changes: dict[str, object] = {"sweep": before.sweep}
+        after = in_place_of(before, after)
         if file is None:
-            changes["job"] = after.job.model_copy(update={"name": before.job.name})
-        return Side(f"{submission.shown or submission.path} (now)", after.model_copy(update=changes))
+            after = after.model_copy(update={"job": after.job.model_copy(update={"name": before.job.name})})
+        return Side(f"{submission.shown or submission.path} (now)", after)
 
     def _own_file(self, caller: Caller, before: Revision) -> Submission | None:
         """Return the job file that a job was submitted with as it is now, None if it is not there."""

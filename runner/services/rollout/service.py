@@ -28,7 +28,7 @@ from runner.services.context import Caller
 from runner.services.jobs import JobService
 from runner.services.rollout.canary import CanaryService
 from runner.services.rollout.cost_benefit import NO_TOTAL
-from runner.services.rollout.diff import compare_revisions
+from runner.services.rollout.diff import compare_revisions, in_place_of
 from runner.services.rollout.evaluate import Evaluation, RolloutEvaluator, finished_by, steps
 from runner.services.rollout.progress import saves_when_asked
 from runner.services.rollout.trial import Trial
@@ -254,7 +254,7 @@ class RolloutService:
         if before.uid != after.uid:
             raise Refused(f"job {row.job.id}: belongs to {row.owner.name}; only they may change what it is")
         kept = {"code": before.code, "own": before.own} if request.submission.file_only else {}
-        after = after.model_copy(update={"sweep": before.sweep, **kept})
+        after = in_place_of(before, after).model_copy(update=kept)
         predecessors.refuse_cycle(row.job.id, after, self._waits_for)
         owner = self.service.submission.owner(caller).name
         predecessors.refuse_hopeless(request.submission, [after], owner, self.service.store)

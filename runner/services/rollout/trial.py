@@ -87,9 +87,10 @@ def canary_revision(revision: Revision, parent: Job, steps: int = MIN_STEPS) -> 
             "retry": Retry(max_attempts=1),
             "resources": job.resources.model_copy(update={"time_limit": limit}),
             "queue": job.queue.model_copy(update={"after": (), "not_before": None}),
+            "sweep": None,
         }
     )
-    # A canary waits for no other job, and does not count against the limit of a matrix.
+    # A canary waits for no other job, does not count against the limit of a matrix, and pauses at no rung.
     return revision.model_copy(update={"job": changed, "after": (), "one_failed": (), "sweep": None})
 
 

@@ -16,6 +16,7 @@ from runner.agent.host_processes import HostProcesses
 from runner.base import privileges
 from runner.base.errors import Refused, Unavailable
 from runner.base.textfile import FileError
+from runner.cli.written_file import job_file
 from runner.control.controller import Controller
 from runner.core.job.attempt import Attempt
 from runner.core.ports.devices import Device as GpuDevice
@@ -25,11 +26,12 @@ from runner.core.ports.users import User
 from runner.core.scheduler.config import Quota, Quotas, SchedulerConfig
 from runner.core.scheduler.snapshot import DependencyCondition, Snapshot
 from runner.files.job.load import parse_job
-from runner.files.job.model import MountEntry
+from runner.files.job.model import MountEntry, checkpoint_plan
 from runner.files.revision import InitialWeights, Revision, parse_revision
 from runner.files.settings.model import Settings
 from runner.files.submission import Submission
 from runner.services.context import Caller, NotFound
+from runner.services.rollout.job_diff import JobDiff
 from runner.services.rollout.trial import canary_revision
 from runner.services.submission.resolve import accelerator_of, team
 from tests.fakes.engine.images import FakeImages
@@ -37,6 +39,7 @@ from tests.unit.runner.server.api.test_jobs import JOB, ME, REFERENCE, Site, err
 from tests.unit.runner.server.api.test_rollouts import Place
 
 MATRIX = JOB + "matrix: {values: {seed: [1, 2, 3]}, at_a_time: 2}\n"
+SWEEP = JOB + "sweep: {parameters: {seed: [1, 2, 3]}, metric: loss, stop: {rungs: [50]}}\n"
 
 
 @pytest.fixture
@@ -504,6 +507,21 @@ def test_a_change_after_which_jobs_would_wait_for_each_other_is_refused(site: Si
     )
 
 
+@pytest.mark.parametrize("several", [MATRIX, SWEEP])
+def test_the_file_of_a_job_alone_leaves_it_in_its_matrix_or_sweep(site: Site, several: str) -> None:
+    assert isinstance(site, Place)
+    site.submit(several + "queue: {not_before: '2099-01-01T00:00:00Z'}\n", name="rate")
+    detail: Any = site.job("2")
+    before, alone = revision(site, "2"), job_file(detail)
+    differ = JobDiff(site.service)
+    file = Submission(str(site.directory / "job.yaml"), alone.encode())
+    assert differ.json(*differ.sides(Caller(ME, ME), "2", None, file))["changes"] == []
+    answer = site.apply(f"{alone}\npriority: 60\n", job="2")
+    assert [each["field"] for each in answer["changes"]] == ["priority"]
+    after = revision(site, "2")
+    assert (after.job.priority, after.sweep, after.job.sweep) == (60, before.sweep, before.job.sweep)
+
+
 def test_a_change_reads_no_other_job_while_everybody_waits(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -543,6 +561,14 @@ def test_a_canary_waits_for_nothing_that_its_job_has_waited_for(site: Site) -> N
     trial = canary_revision(revision(site, "2"), row.job)
     assert (trial.after, trial.sweep) == ((), None)
     assert (trial.job.queue.after, trial.job.queue.not_before) == ((), None)
+
+
+def test_a_canary_of_a_candidate_pauses_at_no_rung(site: Site) -> None:
+    site.submit(SWEEP)
+    row = site.service.store.get("2")
+    assert row is not None
+    assert checkpoint_plan(revision(site, "2").job, 60).pauses == (50,)
+    assert checkpoint_plan(canary_revision(revision(site, "2"), row.job).job, 60).pauses == ()
 
 
 # --- refusals

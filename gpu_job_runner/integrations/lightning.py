@@ -10,7 +10,7 @@ and stop after the same step.  Tested with Lightning 2.6.
 """
 # ruff: noqa: SLF001 - Lightning does not say elsewhere where its loops are
 
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Mapping, Sized
 from typing import TYPE_CHECKING, Any, cast
 
 import lightning.pytorch as pl
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from gpu_job_runner.profiled import Applied
 
 FILE = "lightning.ckpt"
+
+OF_STEPS = frozenset({"loss", "items", "step", "time"})
+"""Names in the rows of single steps, which nothing else may have that is logged."""
 
 
 class Attached(pl.Callback):
@@ -136,25 +139,27 @@ class Attached(pl.Callback):
             self._save_or_stop(trainer)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Report what was logged; save and stop where a validation within an epoch was due first."""
+        """Report what it has logged; save and stop where a validation within an epoch was due first."""
         del pl_module
         if trainer.state.fn != TrainerFn.FITTING or trainer.sanity_checking:
             return
-        self.job.reports.numbers(self.job.step, _logged(trainer))
+        self._report(trainer._logger_connector.metrics["callback"])
         if not trainer.fit_loop.epoch_loop._num_ready_batches_reached():
             self._save_or_stop(trainer)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Save and stop where the end of the last epoch was due first."""
+        """Report the means over the last epoch; save and stop where its end was due first."""
         del pl_module
+        self._report(_of_epoch(trainer))
         loop = trainer.fit_loop.epoch_loop
         loop._restarting = False  # an epoch that only begins resumes nothing
         loop.reset()  # as Lightning does next: the epoch to save is this one, of which no batch is done
         self._save_or_stop(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Save the last step."""
+        """Report the means over the last epoch, and save the last step."""
         del pl_module
+        self._report(_of_epoch(trainer))
         if self.job.reports.known.get("checkpoint_step") != self.job.step:
             self.job.stopping = True  # this is the last save, so a full disk is an error
             self._save(trainer)
@@ -170,6 +175,10 @@ class Attached(pl.Callback):
         """Report why the training ends."""
         del trainer, pl_module
         self.job.__exit__(type(exception), exception, exception.__traceback__)
+
+    def _report(self, logged: Mapping[str, Any]) -> None:
+        numbers = {name: float(value) for name, value in logged.items() if name not in OF_STEPS}
+        self.job.reports.numbers(self.job.step, numbers)
 
     def _save_or_stop(self, trainer: pl.Trainer) -> None:
         if self._saves:
@@ -245,6 +254,15 @@ class _Rows(DistributedSampler[Any]):
 
 def _logged(trainer: pl.Trainer) -> dict[str, float]:
     return {name: float(value) for name, value in trainer.callback_metrics.items()}
+
+
+def _of_epoch(trainer: pl.Trainer) -> dict[str, Any]:
+    """Return what this process has logged of training epochs, with the values at the end of the last one.
+
+    Lightning makes them after the last hook of an epoch.
+    """
+    names = {each.meta.name for each in trainer.fit_loop.epoch_loop._results.values() if each.meta.on_epoch}
+    return {name: value for name, value in trainer.callback_metrics.items() if name in names}
 
 
 def _loss(outputs: Any) -> dict[str, float]:

@@ -59,6 +59,23 @@ class Watched(Net):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "rising"}}
 
 
+class Means(Net):
+    """Logs means over its epochs, one of them by the name of the loss, and one when an epoch ends."""
+
+    def training_step(self, batch: list[Tensor], index: int) -> Tensor:
+        loss = super().training_step(batch, index)
+        self.log("loss", loss, on_step=True, on_epoch=True)
+        self.log("mean", self.global_step + 1.0, on_step=False, on_epoch=True, reduce_fx="max")
+        return loss
+
+    def validation_step(self, batch: list[Tensor], index: int) -> None:
+        super().validation_step(batch, index)
+        self.log("loss", -1.0)
+
+    def on_train_epoch_end(self) -> None:
+        self.log("last", float(self.global_step))
+
+
 class StopAt(pl.Callback):
     """Asks the attempt to stop within a step."""
 
@@ -77,6 +94,7 @@ def train(  # noqa: PLR0913  (one value per disturbance)
     poison: int | None = None,
     validated: list[int] | None = None,
     terminate_at: int | None = None,
+    logs_means: bool = False,
     **trainer_arguments: Any,
 ) -> Tensor:
     """Train to the end, or to where it stops; return the weights.
@@ -89,6 +107,8 @@ def train(  # noqa: PLR0913  (one value per disturbance)
     rows, model, attached = TensorDataset(torch.randn(42, 4)), Net(poison), Attached(job)
     if validated is not None:
         model = Watched(validated, terminate_at)
+    if logs_means:
+        model = Means()
     trainer = pl.Trainer(
         accelerator="cpu",
         accumulate_grad_batches=accumulate,

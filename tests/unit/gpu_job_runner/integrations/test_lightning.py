@@ -126,3 +126,21 @@ def test_a_candidate_pauses_at_its_rung_when_what_is_validated_there_is_reported
     resumed = attempt("paused")
     assert torch.equal(train(resumed), whole)
     assert resumed.reports.known["resumed_from"] == rung
+
+
+@pytest.mark.parametrize("stop_at", [None, BATCHES])
+def test_means_over_an_epoch_are_reported_at_its_end_and_the_loss_is_that_of_the_step(
+    attempt: Make, train: Train, stop_at: int | None
+) -> None:
+    job = attempt("means")
+    if stop_at is not None:
+        with pytest.raises(SystemExit, match="75"):
+            train(job, stop_at, logs_means=True, val_check_interval=2)
+    train(attempt("means"), logs_means=True, val_check_interval=2)
+    assert job.told.attempt_dir is not None
+    rows = [json.loads(line) for line in (job.told.attempt_dir / "metrics.jsonl").read_text().splitlines()]
+    ends = [BATCHES, 2 * BATCHES]
+    for name in ("mean", "last"):
+        assert [(row["step"], row[name]) for row in rows if name in row] == [(end, end) for end in ends]
+    assert [row["step"] for row in rows if "drawn" in row] == [2, 4, 7, 9]
+    assert [row["step"] for row in rows if "loss" in row] == [*range(1, 2 * BATCHES + 1)]

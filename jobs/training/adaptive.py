@@ -116,7 +116,9 @@ class RateReduction:
         self._loaded = {name: state[name] for name in _MOVING if same and name in state}
         self._scheduler = None
         peak = state.get("peak", self._peak)
-        rate = state["lr"] if peak == self._peak else state["lr"] / peak * self._peak
+        rate = state["lr"]
+        if peak != self._peak:
+            rate = max(rate / peak * self._peak, min(self._plan.min_learning_rate, self._peak))
         self._optimizer.param_groups[0]["lr"] = rate
 
 

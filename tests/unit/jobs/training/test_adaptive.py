@@ -199,6 +199,17 @@ def test_a_changed_learning_rate_is_reduced_as_the_one_before_it() -> None:
     assert after.factor == pytest.approx(0.25)
 
 
+@pytest.mark.parametrize(("rate", "lowest"), [(1e-4, 1e-5), (1e-2, 1e-4), (1e-6, 1e-6)])
+def test_a_changed_learning_rate_is_reduced_no_further_than_to_the_lowest(rate: float, lowest: float) -> None:
+    plan = Plateau(patience=0, factor=0.01, min_learning_rate=1e-5)
+    before, after = RateReduction(plan, 1e-3), RateReduction(plan, rate)
+    for value in (1.0, 1.0):
+        before.observe(found(value), ALONE)
+    after.load(before.state())
+    assert before.factor * 1e-3 == pytest.approx(1e-5)
+    assert after.factor * rate == pytest.approx(lowest)
+
+
 def test_a_plateau_of_a_checkpoint_without_its_peak_keeps_its_rate() -> None:
     """A checkpoint that was written before the peak was part of the state."""
     now = RateReduction(Plateau(), 0.1)

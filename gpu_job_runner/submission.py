@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 from gpu_job_runner.job import Connection, Job, connect
 from runner.base.errors import RunnerError, UsageError
 from runner.cli.placing import placed
-from runner.cli.run_file import CommandLine, yaml_text
+from runner.cli.run_file import CommandLine, relative, yaml_text
+from runner.client.autostart import remote_host
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -258,6 +259,8 @@ def command_text(command: tuple[Word, ...], options: Options) -> bytes:
         given[name] = tuple(given[name].items())
     mounts = [{"source": source, "target": target} for target, source in given.pop("mounts").items()]
     line = CommandLine(words, requirements=requirements or None, mounts=tuple(mounts), after=after, **given)
+    if remote_host(os.environ) is not None:
+        line = relative(line)
     text = yaml_text(line.fields()).encode()
     if len(text) > MOST_BYTES:
         raise UsageError("submit: more than 1 MiB is sent with the job; put it in a file and mount that")

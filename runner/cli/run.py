@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -30,6 +29,7 @@ from runner.cli.run_file import (
     find_other_file,
     find_package_file,
     of_option,
+    relative,
     yaml_text,
 )
 from runner.cli.submit import show_answer
@@ -376,12 +376,6 @@ def submit_line(
         told = ErrorResponse(error.kind, [_of_option(each, line) for each in error.lines], error.code)
         told.details = error.details
         raise told from error
-
-
-def relative(line: CommandLine) -> CommandLine:
-    """Return a command line whose code and requirements can be sent: the shell makes ~/vit absolute."""
-    code, requirements = line.code and os.path.relpath(line.code), line.requirements
-    return replace(line, code=code, requirements=requirements and os.path.relpath(requirements))
 
 
 def _of_option(told: str, line: CommandLine) -> str:

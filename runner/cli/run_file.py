@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -168,6 +168,12 @@ class CommandLine:
         if asked is None and not self.system:
             return self.image
         return {"base": self.image, "requirements": asked, "system": self.system}
+
+
+def relative(line: CommandLine) -> CommandLine:
+    """Return a command line whose code and requirements can be sent: a shell makes ~/vit absolute."""
+    code, requirements = line.code and os.path.relpath(line.code), line.requirements
+    return replace(line, code=code, requirements=requirements and os.path.relpath(requirements))
 
 
 def given(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import gpu_job_runner as runner
 from gpu_job_runner import function, submission
 from gpu_job_runner.job import Connection
 from gpu_job_runner.submission import Options, Spec, command_text, make_spec
+from runner.cli import upload
 from tests.fakes.daemon.api import AT, FakeApi, Problem, an_attempt, ended
 
 
@@ -196,6 +197,23 @@ def test_a_single_package_or_job_is_no_list_of_letters() -> None:
     text = command_text(("true",), {"packages": "einops", "after": "prepare", "code": None})
     assert b"einops" in text
     assert b"prepare" in text
+
+
+@pytest.mark.parametrize("written", [None, "proj/requirements.txt"])
+def test_absolute_code_and_requirements_of_a_command_can_be_sent_to_a_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RUNNER_HOST", "gpu1")
+    (tmp_path / "proj").mkdir()
+    (tmp_path / "proj" / "requirements.txt").touch()
+    options: Any = {"code": tmp_path / "proj"} | ({"requirements": tmp_path / written} if written else {})
+    made = command_text(("true",), options)
+    said = yaml.safe_load(made)
+    assert (said["workload"]["code"], said["image"]["requirements"]) == ("proj", "proj/requirements.txt")
+    monkeypatch.setattr(upload, "_send", lambda host, _tree: f"/sent/{host}")
+    path = str(tmp_path / "submit")
+    assert upload.send_files(path, made) == f"/sent/gpu1{path}"
 
 
 def test_a_matrix_is_for_submit_all_alone(api: FakeApi, tmp_path: Path) -> None:

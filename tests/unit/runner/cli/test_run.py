@@ -414,13 +414,6 @@ def test_a_path_that_cannot_be_sent_is_told_with_its_option(
     assert not api.submitted
 
 
-def test_code_that_the_shell_has_made_absolute_is_sent_under_a_relative_path(here: Path) -> None:
-    line = CommandLine(("a",), code=f"{here}/../vit", requirements=f"{here}/requirements.txt")
-    assert run.relative(line) == CommandLine(("a",), code="../vit", requirements="requirements.txt")
-    assert run.relative(CommandLine(("a",), code=".")) == CommandLine(("a",), code=".")
-    assert run.relative(CommandLine(("a",))) == CommandLine(("a",))
-
-
 # --- --save
 
 

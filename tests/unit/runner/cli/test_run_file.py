@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from runner.base import yaml
-from runner.cli.run_file import CommandLine, Value, default_name, of_option, yaml_text
+from runner.cli.run_file import CommandLine, Value, default_name, of_option, relative, yaml_text
 from runner.files.job.load import parse_job
 
 
@@ -181,3 +181,13 @@ def test_a_command_line_becomes_a_job_file_with_only_what_was_given() -> None:
 )
 def test_a_problem_of_the_generated_file_is_told_as_one_of_the_option(line: str, told: str) -> None:
     assert of_option(line, "runner run") == told
+
+
+def test_code_that_a_shell_has_made_absolute_is_sent_under_a_relative_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = CommandLine(("a",), code=f"{tmp_path}/../vit", requirements=f"{tmp_path}/requirements.txt")
+    assert relative(line) == CommandLine(("a",), code="../vit", requirements="requirements.txt")
+    assert relative(CommandLine(("a",), code=".")) == CommandLine(("a",), code=".")
+    assert relative(CommandLine(("a",))) == CommandLine(("a",))

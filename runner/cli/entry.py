@@ -5,6 +5,7 @@ therefore ends the process at once, as it ends programs in other languages; noth
 """
 
 import gc
+import os
 import signal
 import sys
 
@@ -13,14 +14,26 @@ def main() -> None:
     """Load the command line and run it; the function does not return."""
     end_at_interrupts()
     gc.disable()  # what is imported stays: to look for garbage in it takes as long as some of the imports
-    if sys.argv[1:2] == ["exec"]:
-        from runner.cli.plain_exec import run_plain
+    if sys.stdout is not None:  # else nothing is done, which main says
+        fill_closed()
+        if sys.argv[1:2] == ["exec"]:
+            from runner.cli.plain_exec import run_plain
 
-        run_plain(sys.argv[2:])
+            run_plain(sys.argv[2:])
     from runner.cli.main import main as run
 
     gc.enable()
     run()
+
+
+def fill_closed() -> None:
+    """Put a null device where standard input or error is closed: a connection would get its number.
+
+    What a command inside of a job writes would then be sent to the daemon.
+    """
+    for stream in (sys.stdin, sys.stderr):
+        if stream is None:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
 
 
 def end_at_interrupts() -> None:

@@ -2,12 +2,13 @@
 
 import errno
 import os
+import sys
 from collections.abc import Mapping
 
 import pytest
 
 from runner.base.errors import Refused
-from runner.cli import main, plain_exec
+from runner.cli import entry, main, plain_exec
 from runner.client import sessions
 from runner.client.websocket import BINARY, DaemonMessage
 
@@ -103,3 +104,20 @@ def test_output_that_cannot_be_written_ends_the_command_as_it_ends_the_others(
     monkeypatch.setattr(os, "_exit", ended.append)
     plain_exec.run_plain(["5", "cat", "big"])
     assert (ended, capsys.readouterr().err.partition("the command")[0]) == (codes, told)
+
+
+@pytest.mark.parametrize("closed", [(), ("stdin",), ("stderr",), ("stdin", "stderr"), ("stdout", "stderr")])
+def test_no_connection_gets_the_number_of_a_standard_stream_that_is_closed(
+    monkeypatch: pytest.MonkeyPatch, closed: tuple[str, ...]
+) -> None:
+    for name in closed:
+        monkeypatch.setattr(sys, name, None)
+    did: list[object] = []
+    monkeypatch.setattr(sys, "argv", ["runner", "exec", "5", "true"])
+    monkeypatch.setattr(entry, "end_at_interrupts", lambda: None)
+    monkeypatch.setattr(os, "open", lambda *what: did.append(what))
+    monkeypatch.setattr(plain_exec, "run_plain", did.append)
+    monkeypatch.setattr(main, "main", lambda: did.append("main"))  # says that nothing was done
+    entry.main()
+    null = (os.devnull, os.O_RDWR)
+    assert did == (["main"] if "stdout" in closed else [null] * len(closed) + [["5", "true"], "main"])

@@ -144,9 +144,11 @@ def test_an_error_that_cannot_be_told_has_its_exit_code_all_the_same(
     assert (done.returncode, done.stdout) == (2, b"")
 
 
-def test_without_an_output_nothing_is_done(api: FakeApi, job_file: Path) -> None:
-    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *RUNNER]
-    done = subprocess.run([*closed, "submit", str(job_file)], stderr=subprocess.PIPE, text=True, check=False)
+@pytest.mark.parametrize("command", [["submit", "{job_file}"], ["exec", "train", "true"]])
+def test_without_an_output_nothing_is_done(api: FakeApi, job_file: Path, command: list[str]) -> None:
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "runner.cli.entry"]
+    words = [each.format(job_file=job_file) for each in command]
+    done = subprocess.run([*closed, *words], stderr=subprocess.PIPE, text=True, check=False)
     said = "standard output is closed; nothing was done; >/dev/null discards it\n"
     assert (done.returncode, done.stderr) == (4, said)
     assert api.asked == []

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from functools import partial
+from math import ceil
 from pathlib import Path
 from socket import AF_UNIX, socket
 from threading import Thread
@@ -50,6 +51,10 @@ _ENGINE_LACKS: Final = re.compile(
     r"containerd\.sock|error while dialing|transport is closing|ttrpc: closed|shutting down", re.IGNORECASE
 )
 """Words of an engine that its own parts do not answer, as while they are upgraded."""
+
+_END_S: Final = 10
+"""Until a command that was killed has ended: a process of its user on this host may delay that for ever, as
+its tracer, or keep its output open."""
 
 _PULL_SILENCE_S: Final = 20
 """A registry that is silent for so long is unavailable; a pull that makes progress reports it."""
@@ -169,7 +174,7 @@ class DockerEngine:
                 token.check()
                 return end
             finally:
-                api.remove_container(container, v=True, force=True)
+                self._remove(container)
 
     def add_layer(self, addition: Addition, layer: Iterable[bytes], token: CancellationToken) -> None:
         """Make an image by a commit of a container that got the layer and did not run.
@@ -199,7 +204,7 @@ class DockerEngine:
         token.check()
 
     def _remove(self, container: str) -> None:
-        """Remove a container from another thread; if the engine does not, ``_sweep_steps`` does."""
+        """Remove a container, also from another thread; if the engine does not, ``_sweep_steps`` does."""
         with suppress(EngineUnavailable), self._client("remove") as api:
             api.remove_container(container, v=True, force=True)
 
@@ -319,7 +324,7 @@ def _chunks(body: Body, token: CancellationToken) -> Iterator[bytes]:
         yield chunk
 
 
-def _disconnect(answer: "CancellableStream[bytes]") -> None:
+def _disconnect(answer: "CancellableStream[Any]") -> None:
     """Close the connection of an answer; the engine ends a build whose client disconnects."""
     # The SDK raises these for an answer that has just ended, and over ssh, where the build goes on.
     with suppress(AttributeError, OSError, DockerException):
@@ -333,11 +338,19 @@ def _finish_step(api: docker.APIClient, container: str, step: Step, kill: Callab
         api.start(container)
     except APIError as error:
         raise _step_failure(step.argv[0], error) from error
+    within_s = None if step.seconds is None else ceil(step.seconds) + _END_S
     with deadline(step.seconds, kill) as late:
         said = None
         if stream is not None and step.result is not None:
-            said = _take_result(step, step.result, stream, kill)
-        code = api.wait(container, timeout=None)["StatusCode"]
+            with deadline(within_s, partial(_disconnect, stream)) as silent:
+                said = _take_result(step, step.result, stream, kill)
+            within_s = _END_S if silent.is_set() else within_s
+        try:
+            code = api.wait(container, timeout=within_s)["StatusCode"]
+        except requests.RequestException:
+            if not late.is_set():
+                raise
+            code = -1
     if late.is_set():
         raise BuildFailed(f"{step.argv[0]}: took longer than {step.seconds:g} s and was ended")
     if said is None:

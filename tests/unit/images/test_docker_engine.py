@@ -8,16 +8,17 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingUnixStreamServer
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
+import requests
 from docker.errors import APIError
 
 from images import docker_engine
 from images.cancellation import CancellationToken
 from images.docker_engine import DockerEngine
 from images.errors import BuildCancelled, BuildFailed, EngineForbidden, EngineUnavailable, HostFault
-from images.ports import Addition, BuildRequest
+from images.ports import Addition, BuildRequest, Step
 from runner.adapters.docker.connection import EngineConnection
 from runner.base.errors import Unavailable
 from tests.fakes.patience import patience
@@ -307,3 +308,39 @@ def test_an_engine_whose_parts_are_restarted_is_no_fault_of_a_job(
     words: str, kind: type[BuildFailed]
 ) -> None:
     assert type(docker_engine._step_failure("x", APIError(words))) is kind
+
+
+class Traced:
+    """An engine whose container does not end when it is killed, nor its output."""
+
+    def __init__(self) -> None:
+        self.killed, self.closed = threading.Event(), threading.Event()
+
+    def attach(self, *_: object, **__: object) -> "Traced":
+        return self
+
+    def __iter__(self) -> Iterator[tuple[bytes, None]]:
+        yield b"x", None
+        assert self.closed.wait(patience())
+
+    def close(self) -> None:
+        self.closed.set()
+
+    def start(self, _: str) -> None:
+        """Start it."""
+
+    def wait(self, _: str, timeout: float | None) -> dict[str, int]:
+        assert timeout is not None
+        assert self.killed.wait(patience())
+        raise requests.ReadTimeout
+
+
+@pytest.mark.parametrize("result", [None, io.BytesIO()])
+def test_a_command_whose_container_never_ends_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, result: io.BytesIO | None
+) -> None:
+    monkeypatch.setattr(docker_engine, "_END_S", 0)
+    engine: Any = Traced()
+    step = Step("image", ("python3",), seconds=0.01, result=result, most_bytes=10)
+    with pytest.raises(BuildFailed, match=r"python3: took longer than 0.01 s and was ended"):
+        docker_engine._finish_step(engine, "container", step, engine.killed.set)

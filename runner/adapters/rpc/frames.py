@@ -4,6 +4,7 @@ import os
 import socket
 import struct
 from array import array
+from time import monotonic
 from typing import Final
 
 MAX_REQUEST_BYTES: Final = 64 * 1024**2
@@ -28,6 +29,8 @@ def send(connection: socket.socket, content: bytes, *descriptors: int) -> None:
 
 def receive(connection: socket.socket, limit: int) -> tuple[bytes, list[int]]:
     """Return the content of the next frame and its descriptors, which belong to the caller.
+
+    A limit of time of the connection is that of the whole content: the other end may send byte by byte.
 
     Raises:
         Disconnected: the other end is gone, or the frame is longer than ``limit`` bytes.
@@ -80,9 +83,15 @@ def _receive_exactly(connection: socket.socket, length: int, limit: int) -> byte
         raise Disconnected(f"a message of {length} bytes")
     content = bytearray(length)
     left = memoryview(content)
+    limit_s = connection.gettimeout()
+    until_s = None if limit_s is None else monotonic() + limit_s
     while left:
         size = connection.recv_into(left)
         if not size:
             raise Disconnected("the other end has gone")
         left = left[size:]
+        if left and until_s is not None:
+            if (left_s := until_s - monotonic()) <= 0:
+                raise TimeoutError
+            connection.settimeout(left_s)
     return bytes(content)

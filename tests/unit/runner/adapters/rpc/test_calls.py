@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 
 from runner.adapters.rpc.calls import Calls, Descriptor, Interface
 from runner.adapters.rpc.errors import ErrorKinds
-from runner.adapters.rpc.frames import close_all, receive, send
+from runner.adapters.rpc.frames import Disconnected, close_all, receive, send
 from runner.base.errors import Refused, Unavailable, UsageError
 
 
@@ -240,3 +240,34 @@ def test_a_descriptor_that_comes_in_goes_to_no_program_that_is_started_later(tmp
         content, [found] = receive(there, 100)
         assert (content, os.get_inheritable(found), os.read(found, 100)) == (b"{}", False, b"private")
         os.close(found)
+
+
+class Dripping:
+    """A connection that brings one byte of a frame in each 29 of 30 seconds."""
+
+    def __init__(self) -> None:
+        self.now_s, self.limits_s = 0.0, list[float]()
+
+    def gettimeout(self) -> float:
+        return 30.0
+
+    def settimeout(self, limit_s: float) -> None:
+        self.limits_s.append(limit_s)
+
+    def recvmsg(self, size: int, *_: int) -> tuple[bytes, list[Any], int, None]:
+        return bytes([0, 0, 0, 200])[:size], [], 0, None
+
+    def recv_into(self, _: memoryview) -> int:
+        self.now_s += 29
+        return 1
+
+
+def test_an_answer_that_comes_byte_by_byte_has_the_time_of_one_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connection: Any = Dripping()
+    monkeypatch.setattr("runner.adapters.rpc.frames.monotonic", lambda: connection.now_s)
+    with pytest.raises(Disconnected) as caught:
+        receive(connection, 1000)
+    assert isinstance(caught.value.__cause__, TimeoutError)
+    assert connection.limits_s == [1.0]

@@ -14,6 +14,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final, Self
 
 from runner.adapters.host.archive import LEFT_OUT
+from runner.base.errors import UsageError
 from runner.base.textfile import one_line
 
 if TYPE_CHECKING:
@@ -29,10 +30,14 @@ class MemberLeftOut(Exception):
 
 
 class Copy:
-    """A copy of what a job has written; without a name, its content is put into the directory itself."""
+    """A copy of what a job has written; without a name, its content is put into the directory itself.
 
-    def __init__(self, directory: str, name: str) -> None:
+    With ``of_directory``, nothing else than a directory gets the name.
+    """
+
+    def __init__(self, directory: str, name: str, *, of_directory: bool = False) -> None:
         self.name = name
+        self._of_directory = of_directory
         self.place = os.path.join(directory, name) if name else directory
         self._parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
@@ -50,6 +55,7 @@ class Copy:
         Raises:
             MemberLeftOut: it would lead out of the copy, or is neither a file, a directory nor a link.
             OSError: the file system refuses it.
+            UsageError: it is to be a directory, and is none.
         """
         below = [part for part in member.name.split("/") if part not in {"", "."}]
         if ".." in below or "\0" in member.name:
@@ -61,6 +67,9 @@ class Copy:
             if member.isdir():
                 self._open(path, opened)
                 return
+            if not below and self._of_directory:
+                fact = "there is no such directory; make it, or leave out the /"
+                raise UsageError(f"{one_line(self.place)}/: {fact}")
             if not path:
                 raise MemberLeftOut("is not a directory")
             directory = self._open(path[:-1], opened)

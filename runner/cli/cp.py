@@ -60,12 +60,10 @@ def _open_place(path: str, destination: str) -> Copy:
     """
     if os.path.isdir(destination):
         return Copy(destination, _name_of(path))
-    if destination.endswith("/"):
-        raise UsageError(f"{one_line(destination)}: there is no such directory; make it, or leave out the /")
     parent, name = os.path.split(os.path.abspath(destination))
     if not os.path.isdir(parent):
         raise UsageError(f"{one_line(destination)}: there is no directory {one_line(parent)}; make it first")
-    return Copy(parent, name)
+    return Copy(parent, name, of_directory=destination.endswith("/"))
 
 
 def _name_of(path: str) -> str:

@@ -131,8 +131,16 @@ def test_the_place_of_a_path_that_ends_in_dots_is_the_destination(home: Path) ->
 
 
 def test_no_file_takes_the_name_of_a_directory_that_is_not_there(home: Path) -> None:
-    with pytest.raises(UsageError, match="there is no such directory; make it"):
-        module._open_place("x", f"{home}/absent/")
+    for member in ((".", b"x"), (".", ".ssh")):
+        with pytest.raises(UsageError, match="/absent/: there is no such directory; make it"):
+            copied(module._open_place("x", f"{home}/absent/"), member)
+        assert [each.name for each in home.iterdir()] == [".ssh"]
+
+
+@pytest.mark.parametrize("name", ["results", "results/"])
+def test_a_directory_is_made_under_the_name_that_it_is_given(home: Path, name: str) -> None:
+    assert copied(module._open_place("out", f"{home}/{name}"), (".", None), ("./f", b"x"))
+    assert (home / "results" / "f").read_bytes() == b"x"
 
 
 def test_an_archive_for_standard_output_has_what_can_be_read_and_the_rest_is_told(

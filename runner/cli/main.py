@@ -9,6 +9,7 @@ import os
 import sys
 from importlib import import_module
 from io import TextIOWrapper
+from itertools import takewhile
 from stat import S_ISCHR
 from typing import Final, NoReturn
 
@@ -113,6 +114,8 @@ LOCAL: Final = frozenset({"serve", "backup", "restore", "doctor", "images", "dat
 ALIKE: Final = 0.7
 """So alike are two options of which one may be a slip for the other: form and from, not hold and help."""
 
+HELP: Final = ("-h", "--help")
+
 TYPED: Final = "runner.typed"
 """Key of a context for the words from the command on."""
 
@@ -149,7 +152,8 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return a command by its name."""
         ctx.meta[TYPED] = args
-        if args[:1] and args[0] in LOCAL and not ctx.resilient_parsing:
+        is_help = any(word in HELP for word in takewhile(lambda word: word != "--", args))
+        if args[:1] and args[0] in LOCAL and not is_help and not ctx.resilient_parsing:
             _refuse_host(args[0])
         if args and args[0] not in {**COMMANDS, **HIDDEN} and not args[0].startswith("-"):
             ctx.fail(f"there is no command {args[0]!r}{_meant(args[0])}")
@@ -201,7 +205,7 @@ def _refuse_options_as_values(command: click.Command, args: list[str], ctx: clic
         command, left = below, left[1:]
     options = [each for each in command.params if isinstance(each, click.Option)]
     takes = {name for each in options if not (each.is_flag or each.count) for name in each.opts}
-    known = {"--", "--help", *(name for each in options for name in (*each.opts, *each.secondary_opts))}
+    known = {"--", *HELP, *(name for each in options for name in (*each.opts, *each.secondary_opts))}
     while left and left[0] != "--":
         word = left.pop(0)
         if word in takes:
@@ -294,7 +298,7 @@ def _exit_codes() -> str:
     return "\b\nExit codes:\n" + "\n".join(lines)
 
 
-@click.group(cls=LazyGroup, epilog=_exit_codes(), context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, epilog=_exit_codes(), context_settings={"help_option_names": [*HELP]})
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version,
     help="Print the version of this command and exit.",

@@ -34,14 +34,24 @@ def test_a_command_of_this_machine_is_refused_for_a_host_however_it_is_chosen(
         monkeypatch.delenv(variable, raising=False)
     step = f"type it there, by ssh, or for this machine: RUNNER_HOST= runner {command}\n"
     if command != "serve":  # it is for the machine that it is typed on, unless --host is typed with it
-        result = invoke(command, "--help")
+        result = invoke(command, "--nonsense")
         assert (result.exit_code, result.stderr.endswith(step)) == (2, True)
     monkeypatch.setenv("RUNNER_HOST", "ada")
-    result = invoke(command, "--help")
+    result = invoke(command, "--nonsense")
     assert result.exit_code == 2
     assert result.stderr == f"runner {command}: acts on this machine, not on ada; {step}"
     monkeypatch.setenv("RUNNER_HOST", "")
-    assert invoke(command, "--help").exit_code == 0
+    assert "no such option" in invoke(command, "--nonsense").stderr
+
+
+@pytest.mark.parametrize("command", sorted(LOCAL))
+def test_the_help_of_a_command_of_this_machine_is_for_every_host(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("RUNNER_HOST", "ada")
+    assert invoke(command, "-h").stdout == invoke(command, "--help").stdout != ""
+    assert "acts on this machine" in invoke(command, "--", "--help").stderr
+    assert "has no value: -h follows it" in invoke("list", "--label", "-h").stderr
 
 
 def test_an_unknown_command_is_a_usage_error(invoke: Invoke) -> None:

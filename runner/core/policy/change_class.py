@@ -193,8 +193,8 @@ FIELDS: Final[Mapping[str, FieldRule]] = {
     "devices.*": _PLACE,
     "devices.memory": _LIMIT,
     "devices.linked": _LIMIT,
-    "matrix": _LIMIT,  # of a job that is one of a matrix there is none left
-    "sweep": _LIMIT,  # nor of a candidate of a sweep
+    "matrix": _LIMIT,  # the file of one job has none; a change of that job keeps what it is part of
+    "sweep": _LIMIT,  # as above
     "schedule": _LIMIT,
     "schedule.*": _LIMIT,
     "checkpoint.*": _SAVING,

@@ -169,6 +169,7 @@ def connect(path: str) -> socket.socket:
     except OSError as error:
         connection.close()
         raise NoDaemon(f"{path}: no daemon answers ({error.strerror or error})") from error
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, bytes(16))
     connection.settimeout(CONNECT_LIMIT_S)
     return connection
 

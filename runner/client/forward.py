@@ -180,22 +180,33 @@ class Forwarder:
 
 
 def _move(connection: socket.socket, session: WebSocket) -> None:
-    """Move bytes both ways until the job's end is closed."""
-    sources: list[socket.socket | WebSocket] = [connection, session]
+    """Move bytes both ways until the job's end is closed; neither way waits for the other one."""
+    unsent, is_open = bytearray(), True
     messages = session.pending()
     while True:
         for message in messages:
             if message.kind == BINARY:
-                connection.sendall(message.content[1:])
+                unsent += message.content[1:]
             elif finished(message.json()) is not None:
+                connection.sendall(unsent)
                 return
         messages = iter(())
-        ready, _, _ = select.select(sources, [], [])
+        sources: list[socket.socket | WebSocket] = [] if unsent else [session]
+        if is_open and not session.is_behind:
+            sources.append(connection)
+        waiting: list[socket.socket | WebSocket] = [connection] if unsent else []
+        if session.is_behind:
+            waiting.append(session)
+        ready, writable, _ = select.select(sources, waiting, [])
+        if session in writable:
+            session.flush()
+        if connection in writable:
+            del unsent[: connection.send(unsent, socket.MSG_DONTWAIT)]
         if connection in ready:
             if chunk := connection.recv(CHUNK_BYTES):
                 session.send(chunk)
             else:
-                sources.remove(connection)
+                is_open = False
                 session.say({"eof": True})
         if session in ready:
             messages = session.receive()

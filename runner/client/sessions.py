@@ -49,8 +49,7 @@ def open_on(connection: socket, ref: str, verb: str, first: Mapping[str, object]
     try:
         session = WebSocket(connection, f"/v1/jobs/{quote_path(ref)}/{verb}")
         connection.settimeout(None)
-        with suppress(BrokenPipeError, ConnectionResetError):  # refused already; the answer can be read
-            session.say(first)
+        session.say(first)
     except Rejected as error:
         connection.close()
         raise_for_error(Response(error.status, {}, error.body))
@@ -79,22 +78,30 @@ def use_command(session: WebSocket, *, has_input: bool) -> int:
 
 
 def _move(session: WebSocket, caught: int, *, has_input: bool) -> int:
-    poll = select.poll()
-    for descriptor in (session.fileno(), caught, *((0,) if has_input else ())):
-        poll.register(descriptor, select.POLLIN)
     code = _print(session.pending())
     while code is None:
-        for descriptor, _ in poll.poll():
-            if descriptor == session.fileno():
-                code = _print(session.receive())
-            elif descriptor == caught:
-                _forward_signals(session, caught)
-            elif chunk := os.read(0, CHUNK_BYTES):
-                session.send(chunk)
-            else:
-                poll.unregister(0)
-                session.say({"eof": True})
+        ready = await_ready(session, caught, *((0,) if has_input and not session.is_behind else ()))
+        if session in ready:
+            code = _print(session.receive())
+        if caught in ready:
+            _forward_signals(session, caught)
+        if 0 not in ready or code is not None:
+            continue
+        if chunk := os.read(0, CHUNK_BYTES):
+            session.send(chunk)
+        else:
+            has_input = False
+            session.say({"eof": True})
     return code
+
+
+def await_ready(session: WebSocket, *others: int) -> list[WebSocket | int]:
+    """Wait, and return which of a session and others can be read; what it is behind with is sent."""
+    sources: list[WebSocket | int] = [session, *others]
+    ready, writable, _ = select.select(sources, [session] if session.is_behind else [], [])
+    if writable:
+        session.flush()
+    return ready
 
 
 def _print(messages: Iterator[DaemonMessage]) -> int | None:

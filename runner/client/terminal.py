@@ -23,6 +23,7 @@ from runner.client.autostart import NoDaemon
 from runner.client.client import ConnectionLost
 from runner.client.sessions import (
     CHUNK_BYTES,
+    await_ready,
     caught_signals,
     ended_line,
     finished,
@@ -109,18 +110,15 @@ class Terminal:
             select.select([], [], [], RETRY_S)
 
     def _move(self, session: WebSocket, caught: int) -> int | None:
-        poll = select.poll()
-        for descriptor in (session.fileno(), caught, 0):
-            poll.register(descriptor, select.POLLIN)
         code = self._show(session.pending())
         while code is None and not self._left:
-            for descriptor, _ in poll.poll():
-                if descriptor == session.fileno():
-                    code = self._show(session.receive())
-                elif descriptor == caught:
-                    self._handle_signals(session, caught)
-                else:
-                    self._type(session)
+            ready = await_ready(session, caught, *(() if session.is_behind else (0,)))
+            if session in ready:
+                code = self._show(session.receive())
+            if caught in ready:
+                self._handle_signals(session, caught)
+            if 0 in ready:
+                self._type(session)
         return code
 
     def _show(self, messages: Iterator[DaemonMessage]) -> int | None:

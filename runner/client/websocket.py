@@ -47,7 +47,12 @@ class Rejected(Exception):
 
 
 class WebSocket:
-    """A connection that has been upgraded; reads and writes block."""
+    """A connection that has been upgraded, and has no limit of time then; reads block.
+
+    What the daemon does not take at once is sent later: whoever waited for that with a command that waits for
+    its output to be read would wait for ever.  While a session is behind, its user waits until it can be
+    written, calls ``flush``, and gives it nothing more.
+    """
 
     def __init__(self, connection: socket.socket, target: str) -> None:
         """Upgrade a fresh connection.
@@ -59,6 +64,7 @@ class WebSocket:
         self._connection = connection
         self._buffer = bytearray()
         self._parts = bytearray()
+        self._unsent = bytearray()
         key = b2a_base64(os.urandom(16), newline=False).decode()
         connection.sendall(
             f"GET {target} HTTP/1.1\r\nHost: runner\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -83,6 +89,21 @@ class WebSocket:
     def close(self) -> None:
         self._connection.close()
 
+    @property
+    def is_behind(self) -> bool:
+        """True: the daemon has not taken all that was sent."""
+        return bool(self._unsent)
+
+    def flush(self) -> None:
+        """Send what the daemon takes now; a daemon that has gone takes all, and the next read says so."""
+        try:
+            while self._unsent:
+                del self._unsent[: self._connection.send(self._unsent, socket.MSG_DONTWAIT)]
+        except BlockingIOError:
+            pass
+        except (BrokenPipeError, ConnectionResetError):
+            self._unsent.clear()
+
     def send(self, content: bytes) -> None:
         """Send bytes."""
         self._send(BINARY, content)
@@ -100,7 +121,8 @@ class WebSocket:
         else:
             head = bytes((FINAL | kind, MASKED | EIGHT_BYTES)) + size.to_bytes(8, "big")
         key = os.urandom(4)
-        self._connection.sendall(head + key + _masked(content, key))
+        self._unsent += head + key + _masked(content, key)
+        self.flush()
 
     def receive(self) -> Iterator[DaemonMessage]:
         """Read once from the connection, and yield the messages that are complete then.

@@ -1,7 +1,7 @@
 """WebSockets over a Unix socket; the peer is told as in ``runner.server.api.peer``.
 
 What a client sends is parsed in small parts, between which everybody else has a turn, and only while the
-messages before are taken and the answers are read.
+messages before are taken.
 """
 
 import asyncio
@@ -45,10 +45,6 @@ class PeerWebSocket(WebSocketsSansIOProtocol):
         if not was_waiting:
             self._parse()
 
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._go_on()
-
     async def receive(self) -> Any:
         message = await super().receive()
         self._go_on()
@@ -60,7 +56,10 @@ class PeerWebSocket(WebSocketsSansIOProtocol):
 
     def handle_ping(self) -> None:
         self._count()
-        super().handle_ping()
+        if self.writable.is_set():
+            super().handle_ping()
+        else:
+            self.conn.data_to_send()  # an answer that nobody reads
 
     def handle_pong(self, event: Frame) -> None:
         self._count()
@@ -88,7 +87,7 @@ class PeerWebSocket(WebSocketsSansIOProtocol):
         if not self._rest or self.transport.is_closing():
             return
         self.transport.pause_reading()
-        if self._turn is None and not self.read_paused and self.writable.is_set():
+        if self._turn is None and not self.read_paused:
             self._turn = self.loop.call_soon(self._parse)
 
     def _count(self) -> None:

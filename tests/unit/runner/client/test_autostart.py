@@ -203,6 +203,7 @@ def test_who_finds_a_crowd_before_a_daemon_waits_to_be_let_in(tmp_path: Path) ->
             with waiting.result(10) as connection:
                 assert connection.getpeername() == path
                 assert connection.gettimeout() == CONNECT_LIMIT_S
+                assert not any(connection.getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, 16))
 
 
 def test_a_stale_socket_is_an_absence_with_its_reason(tmp_path: Path) -> None:

@@ -98,3 +98,41 @@ def test_a_daemon_that_leaves_during_the_upgrade_is_an_error(
     pair[1].close()
     with pytest.raises(OSError, match=r"left|Broken pipe"):
         WebSocket(pair[0], "/")
+
+
+def test_who_sends_more_than_the_daemon_takes_is_behind_and_waits_for_nothing(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    """The command may wait for its output to be read, by the same thread of this client."""
+    ours, theirs = pair
+    theirs.sendall(b"HTTP/1.1 101 Switching Protocols\r\n\r\n")
+    session = WebSocket(ours, "/v1/jobs/1/exec")
+    ours.settimeout(None)
+    content = os.urandom(2**20)
+    session.send(content)
+    assert session.is_behind
+    session.say("next")
+    daemon, come = ServerProtocol(max_size=2**20), list[bytes]()
+    while len(come) < 2:
+        daemon.receive_data(theirs.recv(65536))
+        for event in daemon.events_received():
+            if isinstance(event, Request):
+                daemon.send_response(daemon.accept(event))
+            elif isinstance(event, Frame):
+                come.append(bytes(event.data))
+        session.flush()
+    assert come == [content, b'"next"']
+    assert not session.is_behind
+
+
+def test_a_daemon_that_has_gone_takes_all_and_the_next_read_says_so(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, theirs = pair
+    theirs.sendall(b"HTTP/1.1 101 Switching Protocols\r\n\r\n")
+    session = WebSocket(ours, "/v1/jobs/1/exec")
+    theirs.shutdown(socket.SHUT_RDWR)
+    session.send(b"input")
+    assert not session.is_behind
+    with pytest.raises(EOFError):
+        list(session.receive())

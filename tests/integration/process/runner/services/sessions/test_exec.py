@@ -72,6 +72,14 @@ def test_a_megabyte_goes_in_and_comes_back(daemon: Service, job: str) -> None:
     assert typed(daemon, "exec", "-i", job, "cat", input=content).stdout == content
 
 
+def test_a_command_that_says_more_than_it_reads_does_not_stand_still(daemon: Service, job: str) -> None:
+    """One thread of the client writes and reads: it waited for the command, which waited for it."""
+    content = b"a line of 32 bytes and its end..\n" * 60_000
+    done = typed(daemon, "exec", "-i", job, "awk", "{ print; print; print; print }", input=content)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout == b"".join(line * 4 for line in content.splitlines(keepends=True))
+
+
 def test_without_i_the_command_reads_nothing(daemon: Service, job: str) -> None:
     assert typed(daemon, "exec", job, "cat", input=b"unread").stdout == b""
 

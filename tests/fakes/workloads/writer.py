@@ -56,7 +56,11 @@ def assert_the_rate_is_shown(daemon: Service, place: str, **fields: Any) -> None
     def account() -> Json:
         return dict(daemon.client.get(f"/v1/jobs/{job_id}/account"))
 
-    until(lambda: account()["used"]["memory_bytes"], "its memory is known", more=daemon.log_tail)
+    def is_measured() -> bool:
+        used = account()["used"]
+        return bool(used["memory_bytes"] and used["cpus"] and used["cpus"]["peak"] > 0)
+
+    until(is_measured, "its memory and its processor time are known", more=daemon.log_tail)
     daemon.runner("cancel", job_id)
     assert daemon.ends(job_id)["disk"] is None
     found = account()

@@ -15,7 +15,7 @@ OTHERS := $(BY_FILE) -n 6 --ignore=$(PROCESSES) tests/chaos tests/integration te
 # The user of the part that answers, where the daemons of tests are in two parts, and what `make test` runs so.
 SPLIT_USER ?= games
 SPLIT := $(BY_FILE) -n 4 tests/chaos tests/integration tests/contract
-SPLIT_FEW := $(BY_FILE) -n 2 tests/chaos/test_daemon_stopped.py tests/integration/test_end_to_end.py tests/integration/process/runner/client/test_remote.py tests/integration/process/runner/server/test_disk_rates.py \
+SPLIT_FEW := $(BY_FILE) -n 2 -k "not forwarded or two_users" tests/chaos/test_daemon_stopped.py tests/integration/test_end_to_end.py tests/integration/process/runner/client/test_remote.py tests/integration/process/runner/server/test_disk_rates.py \
 	tests/integration/test_checkpoints_hostile.py $(PROCESSES)/runner/services/sessions
 
 # Hundreds of daemons and commands are started: what Python has compiled is kept, whatever the environment says.

@@ -110,7 +110,9 @@ def leave_sparse_checkpoints(daemon: Service) -> str:
     script = daemon.root / "sparse.sh"
     script.write_text(SPARSE)
     script.chmod(0o644)
-    goes_on = program(daemon, "goes-on", ["/bin/sh", "-c", f". {script}; exec sleep 600"])
+    goes_on = program(
+        daemon, "goes-on", ["/bin/sh", "-c", f". {script}; while [ -e {script} ]; do sleep 1; done"]
+    )
     end = f". {script}; until [ -e {daemon.root}/go ]; do sleep 0.1; done"
     files = [program(daemon, f"sparse-{number}", ["/bin/sh", "-c", end]) for number in range(4)]
     ids = [submit_as(daemon, ATTACKER, file) for file in (goes_on, *files)]

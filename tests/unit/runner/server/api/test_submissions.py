@@ -339,13 +339,13 @@ def test_the_jobs_of_a_matrix_are_found_by_any_of_them_by_its_name_and_by_label(
 OF_RATE = "rate: is a matrix of 3 jobs, and no newer job has that name; runner list --sweep rate"
 
 
-@pytest.mark.parametrize("question", ["", "/wait", "/log", "/why"])
+@pytest.mark.parametrize("question", ["", "/wait?timeout=0", "/log", "/why"])
 def test_who_asks_for_one_job_by_the_name_of_a_matrix_is_told_what_it_is(site: Site, question: str) -> None:
     site.submit(MATRIX, name="rate")
     assert error(site.ask("GET", f"/jobs/rate{question}")) == (404, "not_found", OF_RATE)
 
 
-@pytest.mark.parametrize("question", ["", "/wait", "/log", "/why"])
+@pytest.mark.parametrize("question", ["", "/wait?timeout=0", "/log", "/why"])
 def test_the_name_of_an_older_job_or_of_other_users_does_not_mean_them_instead_of_ones_matrix(
     site: Site, question: str
 ) -> None:

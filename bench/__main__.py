@@ -1,7 +1,7 @@
 """Benchmarks: ratios measured side by side, each with its aim and whether it was reached.
 
 Each measurement has its own daemon, state directory and queues, and removes them at its end.
-docs/explanation/benchmarks.md explains each line.
+bench/README.md explains each line.
 """
 
 import argparse

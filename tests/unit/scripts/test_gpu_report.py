@@ -37,14 +37,9 @@ def test_parts_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     assert read(tmp_path / "none", ("exact",)) == []
 
 
-def test_the_plan_of_the_day_fits_a_quarter_of_an_hour_with_the_start_of_the_machine() -> None:
+def test_the_most_valuable_parts_fit_the_budget_that_the_page_names() -> None:
     page = (Path(__file__).parents[3] / "docs/operate/gpu-report.md").read_text()
-    plan = page.partition("## On the day")[2].partition("## ")[0]
-    rows = [line.split("|")[3].strip() for line in plan.splitlines() if re.match(r"\| [0-9]", line)]
-    minutes = [float(row.removesuffix(" min")) for row in rows]
-    assert len(minutes) >= 3
-    assert sum(minutes) <= 15
-    budget = re.search(r"--budget ([0-9]+)m", plan)
+    budget = re.search(r"--budget ([0-9]+)m", page)
     assert budget is not None
     assert LIMITS_S["sources"] + LIMITS_S["exact"] <= 60 * float(budget[1]) + 60
 

@@ -321,7 +321,11 @@ def test_the_contract_tells_what_a_job_finds_in_its_environment(tmp_path: Path) 
 
 def test_the_settings_table_is_complete_and_its_defaults_are_true() -> None:
     rows = {row[0].strip("`"): row[1].strip("`") for row in table(page("operate/settings"), "Settings")}
+    told = table(page("operate/slurm"), "One daemon for all users")
+    slurm = {name: row[1].strip("`") for row in told for name in words(row[0])}
     defaults = Settings().model_dump(mode="json", exclude={"queue"})
+    assert "slurm.md#" in rows.pop("slurm")
+    assert slurm == {name: json.dumps(value) for name, value in defaults.pop("slurm").items()}
     assert rows == {name: json.dumps(value) for name, value in defaults.items()}
 
 

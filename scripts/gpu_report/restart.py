@@ -143,37 +143,39 @@ def _restarts(context: Context, name: str, changes: Mapping[str, Any]) -> Iterat
     )
     began = run.start()
     try:
-        yield _phases(run, Start(f"{name}, first attempt", began, None, 1), context.left_s)
+        yield _phases(run, Start(f"{name}, first attempt", began, None), context.left_s)
         run.seen((f"checkpoint of step {SAVE_AT} saved",), began, context.left_s)
         began = time.monotonic()
         gone = run.kill()
         run.start()
-        yield _phases(run, Start(f"{name}, after SIGKILL", began, gone, SAVE_AT + 1), context.left_s)
+        yield _phases(run, Start(f"{name}, after SIGKILL", began, gone), context.left_s)
     finally:
         run.kill()
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One start of an attempt: when its time begins, when its predecessor was gone, its first step."""
+    """One start of an attempt: when its time begins, and when its predecessor was gone."""
 
     name: str
     began: float
     gone: float | None
-    step: int
 
 
 def _phases(run: Run, start: Start, limit_s: float) -> dict[str, Any]:
-    """Return the seconds of each phase since the start, or since SIGKILL."""
+    """Return the seconds of each phase since the start, or since SIGKILL.
+
+    The first step is any: an attempt that was killed late has saved more than once.
+    """
     resumed = "resumed from" if start.gone else "job "
-    marks = run.seen(("job ", resumed, f"step {start.step}/"), start.began, limit_s)
+    marks = run.seen(("job ", resumed, "step "), start.began, limit_s)
     effective = json.loads(RunPaths(run.root, run.attempts, 1).effective.read_text())
     return {
         "attempt": start.name,
         "process gone s": None if start.gone is None else start.gone - start.began,
         "spec read s": marks["job "],
         "resumed s": marks.get("resumed from"),
-        "first step s": marks[f"step {start.step}/"],
+        "first step s": marks["step "],
         "graphs": effective.get("compile_graphs"),
     }
 

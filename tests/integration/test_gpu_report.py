@@ -70,6 +70,8 @@ def test_a_part_of_the_report_is_rehearsed(
         rows = [row for finding in part.findings for row in finding.figures["rows"]]
         assert [row["arm"] for row in rows if row["failure"]] == []
         assert [finding.name for finding in part.findings] == list(HEADLINES)
+    if name == "restart":
+        assert found["from SIGKILL (or start) to the first step"].status == "measured"
     check_that_every_line_is_marked(part)
 
 

@@ -1,17 +1,20 @@
 """Findings are stored and rendered; figures of the comparison are computed as documented."""
 
 import re
+import time
 from pathlib import Path
 
 import pytest
 
-from scripts.gpu_report import exact, near_limit
+from jobs.contract import RunPaths
+from scripts.gpu_report import exact, near_limit, restart
 from scripts.gpu_report.context import Context, against_target
 from scripts.gpu_report.data import KINDS, plan_of
 from scripts.gpu_report.fast import LEFT_OUT, arms_of
 from scripts.gpu_report.report import Finding, Part, checked, markdown, measured, not_run, read, write
 from scripts.gpu_report.run_part import LIMITS_S
 from scripts.gpu_report.sources import HEADLINES, summary
+from tests.fakes.patience import patience
 
 MACHINE = {"device": "NVIDIA X", "driver": "1.2"}
 
@@ -42,6 +45,20 @@ def test_the_most_valuable_parts_fit_the_budget_that_the_page_names() -> None:
     budget = re.search(r"--budget ([0-9]+)m", page)
     assert budget is not None
     assert LIMITS_S["sources"] + LIMITS_S["exact"] <= 60 * float(budget[1]) + 60
+
+
+def test_the_first_step_after_a_kill_is_any_as_a_late_kill_finds_more_than_one_checkpoint(
+    tmp_path: Path,
+) -> None:
+    context = Context(rehearsal=True, directory=tmp_path, deadline=0)
+    run = restart.Run(tmp_path, restart._spec(context, near_limit.TINY, {}), tmp_path, attempts=2)
+    paths = RunPaths(tmp_path, 2, 1)
+    paths.attempt_dir.mkdir(parents=True)
+    paths.effective.write_text("{}")
+    paths.log.write_text("job 1, attempt 2\nresumed from step 30\nstep 31/100000 loss 1.0\n")
+    began = time.monotonic()
+    found = restart._phases(run, restart.Start("after SIGKILL", began, began), patience())
+    assert found["first step s"] == found["resumed s"] >= 0
 
 
 def test_the_headlines_are_those_of_the_five_sources_at_their_sizes() -> None:
